@@ -1,0 +1,5 @@
+"""`python -m reticent`."""
+
+from reticent.cli.main import main
+
+main()

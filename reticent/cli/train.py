@@ -1,0 +1,58 @@
+"""`reticent train`: from a run file to a trained model, a verified guarantee and a report."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reticent.cli.output import print_json
+
+
+def train(
+    run_file: Annotated[str, typer.Argument(help="The run file, TOML; `reticent config fields` lists its keys.")],
+    out: Annotated[
+        str | None,
+        typer.Option(help="The run's directory; without it runs/ and the run's name. All in it may be shown."),
+    ] = None,
+    going_on: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set run.rounds=20.")] = None,
+    secrets: Annotated[
+        str | None,
+        typer.Option(
+            help="The folder for the run's secrets directory; without it $RETICENT_SECRETS, or your state folder."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Trains, verifies what was written, writes the report, and then destroys the run's secrets."""
+    from reticent.config import load
+
+    settings = load(run_file, overrides or ())
+    directory = Path(out or Path("runs") / settings.run.name)
+    from reticent.cli.watch import Watch
+
+    watch = Watch(quiet=as_json)
+    try:
+        result = _train(settings, directory, watch, going_on, secrets)
+    except KeyboardInterrupt:
+        again = f"reticent train {run_file} --out {directory} --resume"
+        typer.echo(f"\nStopped. Nothing that was released is lost; go on with: {again}", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(result)
+    elif "report" in result:
+        typer.echo(f"Report: {result['report']}")
+
+
+def _train(settings: Any, directory: Path, watch: Any, going_on: bool, secrets: str | None) -> dict[str, Any]:
+    if not settings.private:
+        from reticent.training.pretrain import pretrain
+
+        last = pretrain(settings, directory, callbacks=[watch], going_on=going_on, progress=watch.stage)
+        return {"directory": str(directory), "last": last}
+    from reticent.report import read_run
+    from reticent.training import train as run
+
+    trained = run(settings, directory, callbacks=[watch], going_on=going_on, secrets=secrets, progress=watch.stage)
+    facts = read_run(trained.path, verdict=trained.verdict, secrets=secrets).facts()
+    return facts | {"directory": str(directory), "report": str(trained.report)}

@@ -1,0 +1,294 @@
+"""The run file: every table and key, its unit, its default. One schema, read by planning, training and deployment.
+
+Only keys whose meaning is settled are here. What follows from other keys is not a key: the unit of privacy and the
+adjacency follow from the algorithm and the sampler, the divisor of a sum from the report goal.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Algorithm = Literal["fedavg", "fedsgd", "pretrain", "dpsgd", "els", "uls"]
+MechanismKind = Literal[
+    "independent", "tree", "tree-full", "banded", "banded-free", "toeplitz", "banded-fhu", "banded-inverse", "blt",
+    "dense", "blt-100", "blt-400", "blt-1000",
+]  # fmt: skip
+SamplerKind = Literal[
+    "min-separated", "poisson", "fixed", "cyclic-poisson", "cyclic-fixed", "shuffled-epochs", "shuffled-shards"
+]
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Rounds = Annotated[tuple[Count, ...], Field(strict=False)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Run(Table):
+    """[run]"""
+
+    schema_version: Literal[1] = Field(default=1, description="Version of the run file's schema.")
+    name: str = Field(default="run", description="What the run is called in reports.")
+    algorithm: Algorithm = Field(default="fedavg", description="How a cohort's data becomes an update.")
+    secure_aggregation: Literal["off", "encoding", "protocol"] = Field(
+        default="off",
+        description="How updates are summed: plainly; encoded but summed plainly; or so that nobody sees one alone.",
+    )
+    rounds: Count = Field(description="Rounds (for pretrain, dpsgd and els: steps) to make at most.")
+    seed: int = Field(default=0, ge=0, description="Seed of initialisation and shuffles; noise never comes from it.")
+    simulated_row_seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="Draw noise and cohorts from this seed: the run repeats exactly and protects nobody; its guarantee "
+        "is labelled simulated.",
+    )
+    checkpoint_every: Count = Field(default=10, description="Rounds between checkpoints.")
+    keep_releases: bool = Field(default=True, description="Keep releases that a checkpoint has made unnecessary.")
+    keep_secrets: bool = Field(
+        default=False, description="Keep the secrets when the run is finished and verified, for an audit."
+    )
+
+
+class Data(Table):
+    """[data]"""
+
+    store: str = Field(
+        description="A store's directory, relative to the current one, or data at hand: crowd, plays, changelogs."
+    )
+    people: Count | None = Field(default=None, description="For crowd: people to generate.")
+    generation_seed: int = Field(default=0, ge=0, description="For crowd: the seed that people are generated from.")
+    held_out_users: Fraction = Field(
+        default=0.0, description="Fraction of users kept for evaluation, never trained on."
+    )
+    max_examples_per_user: Count | None = Field(
+        default=None, description="Examples of one user in one round at most (for els and uls: the group size)."
+    )
+    max_tokens_per_user: Count | None = Field(default=None, description="Tokens of one user in one round at most.")
+    sequence_length: Count = Field(
+        default=20, description="Tokens per row; longer examples go on in further rows, each counted as an example."
+    )
+    packed: bool = Field(
+        default=False, description="Join a user's texts end to end before they are cut into rows: less padding."
+    )
+
+
+class Model(Table):
+    """[model]"""
+
+    kind: str = Field(default="lstm", description="A built-in model by name.")
+    vocabulary: Count | None = Field(
+        default=None, description="Words, with the special ones; without it the model's own."
+    )
+    embedding: Count | None = Field(default=None, description="Width of the embedding; without it the model's own.")
+    hidden: Count | None = Field(default=None, description="Hidden units; without it the model's own.")
+    layers: Count | None = Field(default=None, description="For transformers: layers; without it the model's own.")
+    heads: Count | None = Field(
+        default=None, description="For transformers: attention heads; without it the model's own."
+    )
+    compute_dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="What matrix products run in; parameters and updates are float32."
+    )
+    checkpoint: str | None = Field(default=None, description="Directory of a finished or pretrained run to start from.")
+
+
+class Population(Table):
+    """[population]"""
+
+    size: Count | None = Field(
+        default=None, description="Users there are: a public estimate, never counted off the private data."
+    )
+    sampler: SamplerKind = Field(default="min-separated", description="How a round's cohort is chosen.")
+    report_goal: Count | None = Field(
+        default=None, description="Users whose updates are summed in a round, and what the sum is divided by."
+    )
+    min_separation: Count | None = Field(
+        default=None, description="For min-separated: rounds from one participation of a user to the next at least."
+    )
+    max_participations: Count | None = Field(
+        default=None, description="For min-separated: rounds a user takes part in at most; without it as many as fit."
+    )
+    probability: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="For poisson and cyclic-poisson: chance of a user (in the group) to be sampled.",
+    )
+    groups: Count | None = Field(
+        default=None, description="For cyclic-poisson and cyclic-fixed: groups that take turns."
+    )
+    shards: Count | None = Field(
+        default=None, description="For shuffled-shards: shards, ordered once, shuffled within."
+    )
+    simulated_cohort: Count | None = Field(
+        default=None,
+        description="Users actually simulated of each cohort, the noise scaled to match: the result is an estimate.",
+    )
+
+
+class Mechanism(Table):
+    """[mechanism]"""
+
+    kind: MechanismKind = Field(default="blt", description="The noise mechanism.")
+    buffers: Count | None = Field(default=None, description="For blt: buffers, as multiples of the model's size.")
+    bands: Count | None = Field(default=None, description="For banded and toeplitz kinds: bands.")
+    objective: Literal["max", "rms"] = Field(
+        default="max", description="The error it is optimised for, over all rounds."
+    )
+    file: str | None = Field(default=None, description="A saved mechanism to use in place of one made for this run.")
+    restarts: Rounds = Field(default=(), description="Rounds before which the mechanism starts anew.")
+
+
+class Clipping(Table):
+    """[clipping]"""
+
+    norm: Positive = Field(description="Clip norm: the largest Euclidean norm of one user's (or example's) update.")
+    style: Literal["flat", "per-layer"] = Field(
+        default="flat", description="Clip the whole update, or each of its m arrays to norm / sqrt(m)."
+    )
+    estimator: Literal["fixed", "clipped"] = Field(
+        default="fixed",
+        description="Divide a sum by a constant, or (poisson only) by the weight sampled, clipped from below.",
+    )
+    weight_cap: Positive | None = Field(
+        default=None,
+        description="Examples from which on a user has weight 1, fewer weighing less; without it all weigh 1.",
+    )
+    min_weight: Positive | None = Field(
+        default=None,
+        description="For the clipped estimator: the total weight divided by at least, as a fraction of all users'.",
+    )
+    zero_above: Positive | None = Field(
+        default=None, description="Updates with an entry larger than this, in absolute value, count as zero."
+    )
+    quantile: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Adapt the norm at restarts to this quantile of update norms; norm is the first.",
+    )
+    quantile_learning_rate: Positive | None = Field(
+        default=None, description="For quantile: the rate of the norm's geometric update; without it 0.2."
+    )
+    quantile_noise: Positive | None = Field(
+        default=None,
+        description="For quantile: noise standard deviation, in users, of each round's count; without it "
+        "report_goal / 20.",
+    )
+
+
+class Client(Table):
+    """[client]"""
+
+    epochs: Count = Field(default=1, description="For fedavg: passes over a user's examples in a round.")
+    batch_size: Count = Field(default=16, description="Examples per local step (for pretrain: per step).")
+    learning_rate: Positive = Field(default=0.5, description="For fedavg: learning rate of a local step of SGD.")
+
+
+class Server(Table):
+    """[server]"""
+
+    optimizer: str = Field(default="sgd", description="An optax optimiser by name.")
+    learning_rate: Positive = Field(default=1.0, description="Its learning rate, on the averaged update.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="For sgd: momentum.")
+    warm_up: Fraction = Field(
+        default=0.0, description="Fraction of the rounds in which the learning rate rises, from 1/20 of it."
+    )
+    cool_down: Fraction = Field(
+        default=0.0, description="Fraction of the rounds, at the end, in which the learning rate falls, to 1/20 of it."
+    )
+
+
+class Privacy(Table):
+    """[privacy]"""
+
+    epsilon: Positive | None = Field(
+        default=None, description="Target epsilon at delta: the noise is calibrated to it."
+    )
+    noise_multiplier: NotNegative | None = Field(
+        default=None, description="Noise standard deviation per entry of Z for clip norm 1; 0 means no privacy at all."
+    )
+    delta: float | None = Field(
+        default=None, gt=0, lt=1, description="Delta; without it population.size to the power -1.1."
+    )
+    epsilon_budget: Positive | None = Field(
+        default=None,
+        description="With noise_multiplier: end the run before the round that would take epsilon above this.",
+    )
+    random_bits: Literal["chacha20", "threefry"] = Field(
+        default="chacha20", description="What noise is made from; threefry (64-bit keys) only with simulated_row_seed."
+    )
+    accept_vacuous: bool = Field(
+        default=False, description="Train although epsilon is above 50, where it promises little."
+    )
+
+
+class Evaluation(Table):
+    """[evaluation]"""
+
+    every: Count = Field(default=10, description="Rounds between evaluations.")
+    store: str | None = Field(
+        default=None, description="A store, or data at hand, to evaluate on; without it the held-out users of [data]."
+    )
+    users: Count | None = Field(default=None, description="Users evaluated on at most; without it all.")
+
+
+class Audit(Table):
+    """[audit]"""
+
+    canaries: int = Field(
+        default=0, ge=0, description="Simulated users whose update is a random direction of full norm."
+    )
+    phrases: int = Field(default=0, ge=0, description="Secret phrases inserted as users' text, to measure exposure of.")
+    zero_coordinates: int = Field(
+        default=0, ge=0, description="Extra coordinates that no update moves: their releases are pure noise."
+    )
+
+
+class RunFile(Table):
+    """A whole run file. Made by `reticent.config.load`, which also checks what holds between tables."""
+
+    run: Run
+    data: Data
+    model: Model = Model()
+    population: Population | None = None
+    mechanism: Mechanism | None = None
+    clipping: Clipping | None = None
+    client: Client = Client()
+    server: Server = Server()
+    privacy: Privacy | None = None
+    evaluation: Evaluation = Evaluation()
+    audit: Audit = Audit()
+
+    @property
+    def private(self) -> bool:
+        """Whether the algorithm trains on private data; only pretraining does not."""
+        return self.run.algorithm != "pretrain"
+
+    @property
+    def delta(self) -> float:
+        """The delta of the guarantee: the one given, or N^-1.1 (dpfedavg, Sec. 3)."""
+        assert self.privacy is not None
+        if self.privacy.delta is not None:
+            return self.privacy.delta
+        assert self.population is not None
+        assert self.population.size is not None
+        return self.population.size**-1.1
+
+
+TABLES: dict[str, type[Table]] = {
+    "run": Run,
+    "data": Data,
+    "model": Model,
+    "population": Population,
+    "mechanism": Mechanism,
+    "clipping": Clipping,
+    "client": Client,
+    "server": Server,
+    "privacy": Privacy,
+    "evaluation": Evaluation,
+    "audit": Audit,
+}

@@ -1,0 +1,1 @@
+"""What they wrote: user-partitioned token stores, tokenizers, vocabularies."""

@@ -1,0 +1,1 @@
+"""The same rounds on real devices."""

@@ -1,0 +1,1 @@
+"""Datacenter training: ELS, ULS, example-level."""

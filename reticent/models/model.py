@@ -1,0 +1,71 @@
+"""What a model is here: three functions and a few facts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Params = Any
+
+
+@dataclass(frozen=True)
+class Model:
+    """A language model as pure functions on a plain pytree of float32 arrays.
+
+    `init(key) -> params`. `apply(params, tokens) -> logits`: int32[batch, length] to [batch, length, vocabulary].
+    `loss(params, tokens, key) -> (loss, sums)`: `tokens` is int32[batch, length + 1] padded with -1; inputs are
+    `maximum(tokens[:, :-1], 0)`, targets `tokens[:, 1:]`, of which those that are not -1 count. The loss is the mean
+    cross-entropy over the targets that count (0 where none does); `sums` are those of `reticent.models.metrics`.
+    `key` is for models that draw at random in training; the built-in ones do not. `parameters` counts the entries.
+
+    `layered(params, tokens, layers)` is `apply` through other `reticent.models.layers.Layers`, for models whose every
+    parameter enters through them and whose rows do not see each other; None for the rest. `compute_dtype` is what its
+    matrix products run in.
+    """
+
+    kind: str
+    vocabulary: int
+    parameters: int
+    init: Callable[[Any], Params]
+    loss: Callable[[Params, Any, Any], tuple[Any, dict[str, Any]]]
+    apply: Callable[[Params, Any], Any]
+    layered: Callable[[Params, Any, Any], Any] | None = None
+    compute_dtype: str = "float32"
+
+
+def language_model(
+    init: Callable[[Any], Params],
+    apply: Callable[[Params, Any], Any],
+    *,
+    vocabulary: int,
+    kind: str = "custom",
+    unknown: int | None = 3,
+    layered: Callable[[Params, Any, Any], Any] | None = None,
+    compute_dtype: str = "float32",
+) -> Model:
+    """A model of any two JAX functions: `init(key) -> params` and `apply(params, tokens) -> logits`.
+
+    `unknown` is the id of the unknown word (None: there is none); `layered` and `compute_dtype` are as in `Model`.
+    """
+    import jax
+
+    from reticent.models.losses import next_token_loss
+
+    def loss(params: Params, tokens: Any, key: Any = None) -> tuple[Any, dict[str, Any]]:
+        return next_token_loss(apply(params, inputs_of(tokens)), targets_of(tokens), unknown)
+
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    return Model(kind, vocabulary, parameters, init, loss, apply, layered, compute_dtype)
+
+
+def inputs_of(tokens: Any) -> Any:
+    """What a model reads of padded rows: all but the last token, padding as id 0."""
+    import jax.numpy as jnp
+
+    return jnp.maximum(tokens[..., :-1], 0)
+
+
+def targets_of(tokens: Any) -> Any:
+    """What a model is to predict: all but the first token, padding as -1."""
+    return tokens[..., 1:]

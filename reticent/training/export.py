@@ -1,0 +1,90 @@
+"""A trained model as files for others to use: its parameters or its computation, its tokenizer, and what it promises."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from reticent.errors import Refused
+from reticent.files import write_atomically
+from reticent.report import read_run
+from reticent.report.words import headline, privacy_statement
+from reticent.training.finished import TrainedModel, load_trained
+
+FORMATS = ("safetensors", "stablehlo")
+
+
+def export(directory: str | Path, out: str | Path, format: str = "safetensors", *, last: bool = False) -> list[Path]:
+    """Writes the model of a run into the new directory `out`: nothing that is secret is read.
+
+    `safetensors` are its parameters by name; `stablehlo` is the computation from int32[batch, sequence length] ids (filled
+    up at the end with whatever) to scores, parameters included, as `jax.export` and other runtimes read it. A README.md
+    carries the privacy statement.
+    """
+    if format not in FORMATS:
+        raise Refused(f"There is no format {format!r}; there are {', '.join(FORMATS)}.")
+    out = Path(out)
+    if out.exists():
+        raise Refused(f"{out} exists; give a new directory.")
+    trained = load_trained(directory, last=last)
+    content = _safetensors(trained) if format == "safetensors" else _stablehlo(trained)
+    out.mkdir(parents=True)
+    files = {
+        f"model.{format}": content,
+        "tokenizer.json": trained.tokenizer.to_bytes(),
+        "config.json": (json.dumps(_config(trained), indent=1) + "\n").encode(),
+        "README.md": card(Path(directory), trained).encode(),
+    }
+    for name, made in files.items():
+        write_atomically(out / name, made)
+    return [out / name for name in files]
+
+
+def card(directory: Path, trained: TrainedModel) -> str:
+    """What a model is and what it promises, in Markdown; of public text, that it promises nothing."""
+    lines = [
+        f"# {trained.run_file.run.name}",
+        "",
+        f"A language model of kind {trained.model.kind} with {trained.model.parameters:,} parameters over "
+        f"{trained.model.vocabulary:,} ids, after {trained.rounds:,} rounds, trained with Reticent.",
+        "",
+    ]
+    if not trained.run_file.private:
+        return "\n".join([*lines, "It was trained on public text, without privacy.", ""])
+    run = read_run(directory)
+    told, stated = headline(run), privacy_statement(run, run.name)
+    lines += [f"> **{told.warning}**", ""] if told.warning else []
+    lines += [f"Privacy: {told.privacy}, {told.meaning}.", ""]
+    return "\n".join(lines) + ("\n" + stated.markdown() if stated else "")
+
+
+def named(params: Any) -> dict[str, np.ndarray]:
+    """The arrays of a pytree by their names, joined by dots."""
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    return {
+        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): np.asarray(leaf)
+        for path, leaf in leaves
+    }
+
+
+def _config(trained: TrainedModel) -> dict[str, Any]:
+    table = trained.run_file.model.model_dump(exclude={"checkpoint"})
+    return {"model": {**table, "vocabulary": trained.model.vocabulary}, "rounds": trained.rounds}
+
+
+def _safetensors(trained: TrainedModel) -> bytes:
+    from safetensors.numpy import save
+
+    return save(named(trained.params), {"format": "reticent", "kind": trained.model.kind})
+
+
+def _stablehlo(trained: TrainedModel) -> bytes:
+    from jax import export as exporting
+
+    params, apply = trained.params, trained.model.apply
+    (batch,) = exporting.symbolic_shape("batch")
+    ids = jax.ShapeDtypeStruct((batch, trained.run_file.data.sequence_length), np.int32)
+    computation = jax.jit(lambda tokens: apply(params, tokens))
+    return bytes(exporting.export(computation, platforms=("cpu", "cuda", "tpu"))(ids).serialize())

@@ -1,0 +1,90 @@
+"""The arithmetic of one round, compiled: a cohort's sum, its row of noise, the server's step."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from reticent.config import RunFile
+from reticent.privacy.clipping import Contribution
+from reticent.privacy.keys import row_key, simulation_threefry_key
+from reticent.privacy.noise import add_noise
+from reticent.training.server import server_optimizer
+from reticent.training.setup import Setup
+from reticent.training.state import State
+from reticent.training.updates import CohortSums, LocalWork
+
+
+class Rounds:
+    """What a run computes, given its setup. `close` ends its threads."""
+
+    def __init__(self, setup: Setup, params: Any) -> None:
+        run_file = setup.run_file
+        assert run_file.clipping
+        assert run_file.privacy
+        self.setup = setup
+        self.optimizer = server_optimizer(run_file.server, run_file.run.rounds)
+        self.mechanism = add_noise(
+            setup.mechanism, run_file.run.rounds, setup.noise_multiplier, run_file.clipping.norm, setup.grid
+        )
+        self.sums = CohortSums(setup.model, setup.data.train, local_work(run_file), setup.clipping, run_file.run.seed)
+        self._key = simulation_threefry_key if run_file.privacy.random_bits == "threefry" else row_key
+        _, self._unravel = ravel_pytree(params)
+        self._noised = jax.jit(self._noise, donate_argnums=1)
+        self._served = jax.jit(self._serve)
+        self._empty = jnp.zeros(setup.size, jnp.int32)
+
+    def first_state(self, params: Any) -> State:
+        """The state before round 0."""
+        simulated = self.setup.run_file.run.simulated_row_seed
+        return State(
+            params, self.optimizer.init(params), self.mechanism.init(self._empty), self.setup.sampler.start(simulated)
+        )
+
+    def sum_of(self, state: State, cohort: np.ndarray, round: int) -> Contribution:
+        """The cohort's clipped updates, added up: never to be written, logged or sent."""
+        return self.sums(state.params, cohort, round)
+
+    def noised(self, total: Contribution, noise: Any, key: bytes) -> tuple[jax.Array, Any]:
+        """The release, one vector, and the mechanism's buffers after it; the buffers before it are used up."""
+        return self._noised(total, noise, self._key(key))
+
+    def skipped(self, state: State, key: bytes) -> Any:
+        """The mechanism's buffers after a row whose noise is spent: its release is there already, or never will be."""
+        return self.noised(self.sums.of_nobody(state.params, self.sums.devices[0]), state.noise, key)[1]
+
+    def _noise(self, total: Contribution, noise: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        sums, _ = ravel_pytree(self.setup.estimator.before_noise(total))
+        return self.mechanism.update(sums, noise, key=key)
+
+    def served(self, state: State, release: jax.Array) -> State:
+        """The state whose model has taken a release."""
+        params, optimizer = self._served(state.params, state.optimizer, release)
+        return state.replace(params=params, optimizer=optimizer)
+
+    def _serve(self, params: Any, optimizer: Any, release: jax.Array) -> tuple[Any, Any]:
+        # What is released are model deltas, and a gradient points the other way.
+        average = -self.setup.estimator.average(release, self.setup.grid)
+        step, optimizer = self.optimizer.update(self._unravel(average), optimizer, params)
+        return optax.apply_updates(params, step), optimizer
+
+    def close(self) -> None:
+        self.sums.close()
+
+
+def local_work(run_file: RunFile) -> LocalWork:
+    """What a run file has a client do."""
+    return LocalWork(
+        batch_size=run_file.client.batch_size,
+        sequence_length=run_file.data.sequence_length,
+        learning_rate=run_file.client.learning_rate,
+        epochs=run_file.client.epochs if run_file.run.algorithm == "fedavg" else 1,
+        one_step=run_file.run.algorithm == "fedsgd",
+        max_examples=run_file.data.max_examples_per_user,
+        max_tokens=run_file.data.max_tokens_per_user,
+        packed=run_file.data.packed,
+        weight_cap=run_file.clipping.weight_cap if run_file.clipping else None,
+    )

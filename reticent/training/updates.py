@@ -1,0 +1,141 @@
+"""The sum of a cohort's clipped updates, as integers: the same whatever the chunks, threads and devices it is made on."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from reticent.data.batches import ClientBatches, Shape, assemble_in_shapes, shapes
+from reticent.data.store import Store
+from reticent.models import Model
+from reticent.models.clients import local_updates
+from reticent.privacy.clipping import Contribution
+from reticent.privacy.weighting import WHOLE, user_weights
+
+CLIENTS_ON_CPU = 16
+
+Each = Callable[[Any, jax.Array], Contribution]
+"""From one client's update and its weight to what is added up: clipped, in integers."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What a client does with its own text: `epochs` times through it in steps of `batch_size` rows (DP-FedAvg's
+    UserUpdateFedAvg), or with `one_step` a single one (UserUpdateFedSGD)."""
+
+    batch_size: int
+    sequence_length: int
+    learning_rate: float
+    epochs: int = 1
+    one_step: bool = False
+    max_examples: int | None = None
+    max_tokens: int | None = None
+    packed: bool = False
+    weight_cap: float | None = None
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """What decides a client's rows, as `reticent.data.batches` takes it."""
+        most = [cap for cap in (self.max_examples, self.batch_size if self.one_step else None) if cap is not None]
+        return {
+            "batch_size": self.batch_size,
+            "sequence_length": self.sequence_length,
+            "max_examples": min(most, default=None),
+            "max_tokens": self.max_tokens,
+            "packed": self.packed,
+        }
+
+    def weights(self, batches: ClientBatches) -> np.ndarray:
+        """The weight of each client, in parts of `WHOLE`; nobody weighs 0."""
+        somebody = np.where(batches.clients < 0, 0, WHOLE).astype(np.int32)
+        if self.weight_cap is None:
+            return somebody
+        return np.minimum(np.asarray(user_weights(jnp.asarray(batches.examples), self.weight_cap)), somebody)
+
+
+class CohortSums:
+    """Sums over cohorts drawn from one store. `close` ends its threads."""
+
+    def __init__(self, model: Model, store: Store, work: LocalWork, each: Each, seed: int) -> None:
+        self.model = model
+        self.store = store
+        self.work = work
+        self.each = each
+        self.seed = seed
+        self.devices = _workers()
+        self.skipping = self.devices[0].platform == "cpu"
+        self.shapes: tuple[Shape, ...] = shapes(store, skipping=self.skipping, **work.rows)
+        self.clients = CLIENTS_ON_CPU if self.skipping else _clients_at_once(model, self.shapes[-1], work)
+        self._pool = ThreadPoolExecutor(len(self.devices), thread_name_prefix="cohort")
+        self._add = jax.jit(self._add_group, donate_argnums=0)
+
+    def compile(self, params: Any) -> None:
+        """Compiles everything before the first round, with nobody in the cohort."""
+        nobody = np.full(self.clients, -1)
+        for device in dict.fromkeys(self.devices):
+            own, total = jax.device_put(params, device), self.of_nobody(params, device)
+            for steps, batch in self.shapes:
+                tokens = np.full((self.clients, steps, batch, self.work.sequence_length + 1), -1, np.int32)
+                empty = np.zeros(self.clients, np.int32)
+                group = ClientBatches(tokens, empty, empty, empty, nobody)
+                total = self._add(total, own, tokens, self.work.weights(group))
+            jax.block_until_ready(total)
+
+    def __call__(self, params: Any, cohort: np.ndarray, round: int) -> Contribution:
+        """The sum of what `each` makes of the members' updates, on the first device. Secret until it is noised."""
+        seed = (self.seed << 32) + round
+        groups = assemble_in_shapes(self.store, cohort, self.shapes, clients=self.clients, seed=seed, **self.work.rows)
+        lock = threading.Lock()
+        totals = self._pool.map(lambda device: self._work_off(groups, lock, params, device), self.devices)
+        first, *others = (jax.device_put(total, self.devices[0]) for total in totals)
+        for other in others:
+            first = jax.tree.map(jnp.add, first, other)
+        return first
+
+    def _work_off(self, groups: Iterator[ClientBatches], lock: threading.Lock, params: Any, device: Any) -> Any:
+        own, total = jax.device_put(params, device), self.of_nobody(params, device)
+        while True:
+            # The device is at work on one group while the next is assembled.
+            with lock:
+                group = next(groups, None)
+            jax.block_until_ready(total)
+            if group is None:
+                return total
+            total = self._add(total, own, group.tokens, self.work.weights(group))
+
+    def _add_group(self, total: Any, params: Any, tokens: jax.Array, weights: jax.Array) -> Any:
+        repeated = jnp.tile(tokens, (1, self.work.epochs, 1, 1))
+        sums = local_updates(
+            self.model, params, repeated, self.work.learning_rate, self.each, beside=(weights,), total=True
+        )
+        return jax.tree.map(jnp.add, total, sums)
+
+    def of_nobody(self, params: Any, device: Any) -> Contribution:
+        """The sum over an empty cohort, on this device."""
+        shape = jax.eval_shape(self.each, params, jax.ShapeDtypeStruct((), jnp.int32))
+        return jax.device_put(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape), device)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _workers() -> list[Any]:
+    """A thread for each device; several for the one of a CPU, where a client's small matrix products leave cores idle."""
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu" and len(devices) == 1:
+        return devices * len(os.sched_getaffinity(0))
+    return devices
+
+
+def _clients_at_once(model: Model, largest: Shape, work: LocalWork) -> int:
+    """As many clients as half of an accelerator's memory holds: each with its parameters, their gradient, its update and
+    the scores of one step's words."""
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 16 * 2**30)
+    scores = largest[1] * work.sequence_length * model.vocabulary
+    return int(np.clip(memory // 2 // (4 * (4 * model.parameters + 4 * scores)), 1, 256))

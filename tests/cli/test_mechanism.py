@@ -1,0 +1,90 @@
+"""The command: one JSON object on request, one sentence and exit code 2 for what a user can mend."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from reticent.cli.main import VERBS, load_verb, main
+
+
+def run(capsys, *arguments):
+    code = 0
+    try:
+        main(list(arguments))
+    except SystemExit as stop:
+        code = stop.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_optimize_prints_one_json_object_and_saves(capsys, tmp_path):
+    file = tmp_path / "blt.json"
+    arguments = ["--rounds", "200", "--min-separation", "50", "--buffers", "2", "--out", str(file), "--json"]
+    code, out, _ = run(capsys, "mechanism", "optimize", "blt", *arguments)
+    result = json.loads(out)
+    assert code == 0
+    assert {"kind", "max_loss", "rms_loss", "sensitivity", "seconds", "memory_overhead", "parameters"} <= set(result)
+    assert result["memory_overhead"] == 2
+    png = tmp_path / "blt.png"
+    code, out, _ = run(capsys, "mechanism", "show", str(file), "--rounds", "50", "--png", str(png), "--json")
+    shown = json.loads(out)
+    assert shown["parameters"] == result["parameters"]
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_covers_files_and_kinds_and_says_what_cannot_be(capsys, tmp_path):
+    run(capsys, "mechanism", "optimize", "tree-full", "--rounds", "8", "--out", str(tmp_path / "short.json"))
+    kinds = f"blt,tree,{tmp_path / 'short.json'}"
+    code, out, _ = run(
+        capsys, "mechanism", "compare", "--rounds", "40", "--min-separation", "8", "--kinds", kinds, "--json"
+    )
+    blt, tree, short = json.loads(out)["mechanisms"]
+    assert code == 0
+    assert blt["max_loss"] < tree["max_loss"]
+    assert "made for 8 rounds" in short["refused"]
+    code, out, _ = run(capsys, "mechanism", "compare", "--rounds", "40", "--kinds", "independent,tree")
+    assert code == 0
+    assert "tree" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["optimize", "blt", "--rounds", "0"], "rounds must be at least 1"),
+        (["optimize", "blt", "--rounds", "-5"], "rounds must be at least 1"),
+        (["optimize", "blt", "--rounds", "10", "--min-separation", "11"], "larger than the 10 rounds"),
+        (["optimize", "blt", "--rounds", "10", "--buffers", "0"], "at least 1"),
+        (["optimize", "blt", "--rounds", "10", "--buffers", "2", "--bands", "2"], "not both"),
+        (["optimize", "cake", "--rounds", "10"], "no mechanism kind 'cake'"),
+        (["optimize", "tree", "--rounds", "10", "--momentum", "nan"], "momentum"),
+        (["optimize", "blt", "--rounds", "10", "--out", "/nowhere/at/all.json"], "does not exist"),
+        (["show", "missing.json"], "no mechanism file"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_sentence_and_exit_code_2(capsys, arguments, sentence):
+    code, _, err = run(capsys, "mechanism", *arguments)
+    assert code == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_every_verb_loads_and_has_help():
+    for verb in VERBS:
+        assert load_verb(verb).help or load_verb(verb).callback.__doc__
+
+
+def test_doctor_reports_what_is_installed(capsys):
+    code, out, _ = run(capsys, "doctor", "--json")
+    assert code == 0
+    assert json.loads(out)["packages"]["numpy"]
+    assert run(capsys, "doctor")[0] == 0
+
+
+def test_planning_starts_without_heavy_imports():
+    code = (
+        "import sys, reticent.mechanisms, reticent.cli.main;"
+        "print([m for m in ('jax', 'matplotlib', 'dp_accounting', 'scipy.optimize') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
