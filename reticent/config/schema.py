@@ -248,6 +248,18 @@ class Audit(Table):
     )
 
 
+class Deploy(Table):
+    """[deploy]"""
+
+    over_selection: float = Field(
+        default=1.3, ge=1, le=10, description="Devices that a round begins with, over the report goal: some drop out."
+    )
+    deadline: Positive = Field(default=600.0, description="Seconds that each step of a round waits for devices.")
+    rest_hours: NotNegative = Field(
+        default=0.0, description="Hours that a device rests after it took part, beside population.min_separation."
+    )
+
+
 class RunFile(Table):
     """A whole run file. Made by `reticent.config.load`, which also checks what holds between tables."""
 
@@ -262,6 +274,7 @@ class RunFile(Table):
     privacy: Privacy | None = None
     evaluation: Evaluation = Evaluation()
     audit: Audit = Audit()
+    deploy: Deploy = Deploy()
 
     @property
     def private(self) -> bool:
@@ -291,4 +304,5 @@ TABLES: dict[str, type[Table]] = {
     "privacy": Privacy,
     "evaluation": Evaluation,
     "audit": Audit,
+    "deploy": Deploy,
 }
