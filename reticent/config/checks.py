@@ -17,6 +17,8 @@ SAMPLER_NEEDS = {
     "shuffled-epochs": {"report_goal"},
     "shuffled-shards": {"report_goal", "shards"},
 }
+# Where the size of a cohort is random.
+RANDOM_SIZES = ("poisson", "cyclic-poisson")
 SAMPLER_ALLOWS = {"min-separated": {"max_participations"}}
 SIZED = {
     "buffers": {"blt"},
@@ -34,6 +36,7 @@ def problems(run_file: RunFile) -> Iterator[str]:
     yield from _tables(run_file)
     yield from _model(run_file)
     yield from _server(run_file)
+    yield from _secure_aggregation(run_file)
     population, mechanism, clipping, privacy = (getattr(run_file, name) for name in PRIVATE_TABLES)
     if population and mechanism and clipping and privacy:
         yield from _population(population, run_file.run.rounds)
@@ -50,8 +53,6 @@ def _tables(run_file: RunFile) -> Iterator[str]:
             yield f"The run file has no table [{name}], which algorithm {algorithm!r} needs; add it."
         if not run_file.private and given:
             yield f"Algorithm 'pretrain' trains on public text, without privacy; leave the table [{name}] out."
-    if run_file.run.secure_aggregation != "off" and algorithm not in ("fedavg", "fedsgd"):
-        yield f"Secure aggregation sums the updates of devices, which {algorithm!r} has none of; set it to 'off'."
     if algorithm in ("els", "uls") and run_file.data.max_examples_per_user is None:
         yield f"Algorithm {algorithm!r} needs data.max_examples_per_user, its group size."
     if run_file.data.people is not None and run_file.data.store != "crowd":
@@ -72,6 +73,28 @@ def _server(run_file: RunFile) -> Iterator[str]:
     server = run_file.server
     if server.warm_up + server.cool_down > 1:
         yield "server.warm_up and server.cool_down together are more than all rounds; make them smaller."
+
+
+def _secure_aggregation(run_file: RunFile) -> Iterator[str]:
+    run, setting = run_file.run, run_file.run.secure_aggregation
+    if setting == "off":
+        if run.encoding_inflation is not None:
+            yield "run.encoding_inflation is of no use with secure_aggregation 'off'; leave it out."
+    elif run.algorithm not in ("fedavg", "fedsgd"):
+        yield f"Secure aggregation sums the updates of devices, which {run.algorithm!r} has none of; set it to 'off'."
+    if setting != "protocol":
+        for key in ("tolerated_dropout", "tolerated_corruption"):
+            if getattr(run, key) is not None:
+                yield f"run.{key} is of no use without secure_aggregation 'protocol'; leave it out."
+    elif run_file.population and run_file.population.sampler in RANDOM_SIZES:
+        yield (
+            f"The protocol needs cohorts of a known size, which the sampler {run_file.population.sampler!r} does not draw; "
+            "use another sampler, or secure_aggregation 'encoding'."
+        )
+    if setting != "off" and run_file.clipping and run_file.clipping.estimator == "clipped":
+        yield "The clipped estimator needs the sum of weights beside that of updates; use 'fixed' with secure aggregation."
+    if setting != "off" and run_file.clipping and run_file.clipping.quantile is not None:
+        yield "clipping.quantile counts bits beside the updates, which secure_aggregation does not sum; set it to 'off'."
 
 
 def _population(population: Population, rounds: int) -> Iterator[str]:

@@ -38,6 +38,21 @@ class Run(Table):
         default="off",
         description="How updates are summed: plainly; encoded but summed plainly; or so that nobody sees one alone.",
     )
+    encoding_inflation: float | None = Field(
+        default=None,
+        ge=0,
+        le=0.1,
+        description="With secure_aggregation: the fraction by which encoding may lengthen the clip norm; more of it sends "
+        "fewer bits, 0 sends the release's own integers, 32 bits each, and lengthens nothing. Without it 0.01.",
+    )
+    tolerated_dropout: Fraction | None = Field(
+        default=None,
+        description="For 'protocol': the fraction of a cohort that may vanish during a round; without it 0.05.",
+    )
+    tolerated_corruption: Fraction | None = Field(
+        default=None,
+        description="For 'protocol': the fraction of a cohort that may collude with the server; without it 0.05.",
+    )
     rounds: Count = Field(description="Rounds (for pretrain, dpsgd and els: steps) to make at most.")
     seed: int = Field(default=0, ge=0, description="Seed of initialisation and shuffles; noise never comes from it.")
     simulated_row_seed: int | None = Field(

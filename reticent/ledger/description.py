@@ -44,6 +44,13 @@ def most_rounds(description: dict[str, Any]) -> int:
     return description["accounting"]["rounds"]
 
 
+def longest_contribution(description: dict[str, Any]) -> float:
+    """The norm that one user's part of a sum can have, over the clip norm: encoding and rounding may lengthen it."""
+    accounting = description["accounting"]
+    inflation = (accounting.get("secure_aggregation") or {}).get("inflation", 1.0)
+    return inflation + accounting.get("rounding", 0.0)
+
+
 def zero_out(description: dict[str, Any]) -> bool:
     """Whether participation is deterministic, hence adjacency zero-out: only then may participations be stated."""
     return description["accounting"]["participation"]["kind"] == "deterministic"

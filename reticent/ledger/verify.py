@@ -15,7 +15,7 @@ import numpy as np
 
 from reticent.errors import Refused
 from reticent.ledger.checkpoints import read_manifest, rounds_of
-from reticent.ledger.description import accounting_of, enforced, most_rounds, zero_out
+from reticent.ledger.description import accounting_of, enforced, longest_contribution, most_rounds, zero_out
 from reticent.ledger.durable import Files
 from reticent.ledger.lines import Ledger, Line, canonical, digest, read_ledger
 from reticent.ledger.participations import check as check_participations
@@ -275,6 +275,7 @@ def _noise(ledger: Ledger, path: Path, intents: list[Intent], noise_of: NoiseOf 
     if not there:
         raise Unknown("no release files are left to hold the noise against")
     newest = {intent.round: intent for intent in intents}
+    longest = longest_contribution(ledger.first["description"])
     noises = noise_of(ledger.first["description"], _rows(ledger, newest, lines, there[-1] + 1), _size(lines))
     for round, noise in zip(range(there[-1] + 1), noises, strict=True):
         if round not in there:
@@ -282,7 +283,7 @@ def _noise(ledger: Ledger, path: Path, intents: list[Intent], noise_of: NoiseOf 
         line, payload = read_release(release_path(path / "releases", round))
         sums = (np.frombuffer(payload, "<i4").astype(np.int64) - noise).astype(np.int32)
         norm = line["grid"] * float(np.linalg.norm(sums.astype(np.float64)))
-        most = newest[round].contributions * line["clip_norm"]
+        most = newest[round].contributions * line["clip_norm"] * longest
         if norm > most:
             raise Refused(
                 f"The noise of round {round}, made again, leaves a sum of norm {norm:.4g}, where its cohort can "

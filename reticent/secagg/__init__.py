@@ -8,7 +8,7 @@ from reticent.secagg.device import Device
 from reticent.secagg.encoding import Code, Integers, RotatedCode, inflated_clip_norm, smallest_scale
 from reticent.secagg.faults import Aborted, Fault
 from reticent.secagg.graph import Graph, graph_for
-from reticent.secagg.grid_sums import GridSums
+from reticent.secagg.grid_sums import GridSums, IntegerSums
 from reticent.secagg.in_process import PHASES, Aggregate, aggregate_in_process, encoded_sum
 from reticent.secagg.keys import Member, Registry
 from reticent.secagg.round import Round
@@ -22,6 +22,7 @@ __all__ = [
     "Fault",
     "Graph",
     "GridSums",
+    "IntegerSums",
     "Integers",
     "Member",
     "Registry",

@@ -16,7 +16,8 @@ What one client can change in them, its sensitivity, is not the clip norm:
   added. Otherwise the sum is rounded to the grid, once, to the nearest: each of `dimension` entries moves by half a unit
   at most, in the sum with the client and in the one without, so `grid * sqrt(dimension)` is added to the norm.
 
-Both are known before the first round, and `accounting` states them.
+Both are known before the first round, and `accounting` states them. `IntegerSums` in its place sums the grid's units as
+they are: 32 bits an entry, the plain sum to the last unit, and nothing to account.
 """
 
 import math
@@ -28,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from reticent.errors import Refused
-from reticent.secagg.encoding import RotatedCode
-from reticent.secagg.in_process import aggregate_in_process, sum_of_words
+from reticent.secagg.encoding import Code, Integers, RotatedCode
+from reticent.secagg.in_process import aggregate_in_process, encoded_sum, sum_of_words
 from reticent.secagg.keys import Member, derive
 
 LARGEST = 2**31 - 1
@@ -64,6 +65,15 @@ class GridSums:
     def rounding(self) -> float:
         """What rounding the sum adds to the norm of one client's update, as a fraction of the clip norm."""
         return self.grid * math.sqrt(self.code.dimension) / self.code.clip_norm * _SLACK if self.rounded else 0.0
+
+    @property
+    def inflated_clip_norm(self) -> float:
+        """The norm that an encoded update can have."""
+        return self.code.inflated_clip_norm
+
+    def vector_of(self, units: np.ndarray) -> np.ndarray:
+        """A clipped update, given in units of the grid, as `directly` and `by_protocol` take it."""
+        return units.astype(np.float32) * np.float32(self.grid)
 
     def accounting(self) -> dict[str, Any]:
         """The keys of a run's accounting that tell of the encoding: the inflated norm over the clip norm, and the
@@ -129,3 +139,47 @@ class GridSums:
         if units:
             return (np.clip(total, -(LARGEST // units), LARGEST // units) * units).astype(np.int32)
         return np.clip(np.rint(total * (self.code.step / self.grid)), -LARGEST, LARGEST).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class IntegerSums:
+    """Sums of updates that are whole units of the grid already: exact, at no cost in privacy, 32 bits an entry or nearly
+    so. The same methods as `GridSums`, with integer vectors. Refuses a grid too fine for the sum of a whole cohort.
+    """
+
+    dimension: int
+    clip_norm: float
+    cohort: int
+    grid: float
+
+    def __post_init__(self) -> None:
+        if self.cohort * self.clip_norm > LARGEST * self.grid:
+            raise Refused(f"A grid of {self.grid:g} is too fine for sums of {self.cohort} clients in 32 bits.")
+
+    @property
+    def code(self) -> Code:
+        return Integers(self.dimension, math.floor(self.clip_norm / self.grid), self.cohort)
+
+    @property
+    def inflated_clip_norm(self) -> float:
+        return self.clip_norm
+
+    def vector_of(self, units: np.ndarray) -> np.ndarray:
+        return units
+
+    def accounting(self) -> dict[str, Any]:
+        return {"secure_aggregation": {"inflation": 1.0}}
+
+    def directly(self, updates: Iterable[tuple[str, np.ndarray]], seed: bytes | None = None) -> np.ndarray:
+        return encoded_sum((vector for _, vector in updates), self.code).astype(np.int32)
+
+    def by_protocol(
+        self,
+        updates: Mapping[str, np.ndarray | Callable[[], np.ndarray]],
+        *,
+        number: int,
+        seed: bytes | None = None,
+        **more: Any,
+    ) -> tuple[np.ndarray, tuple[str, ...]]:
+        aggregate = aggregate_in_process(updates, self.code, number=number, **more)
+        return aggregate.total.astype(np.int32), aggregate.survivors

@@ -13,6 +13,7 @@ import numpy as np
 
 from reticent.accounting.run import guarantee_of
 from reticent.config import RunFile, differences, load, resolved
+from reticent.config.checks import RANDOM_SIZES
 from reticent.errors import Refused
 from reticent.ledger import Recovery, RunDirectory, resume
 from reticent.ledger.durable import Files
@@ -23,7 +24,7 @@ from reticent.training import state as states
 from reticent.training.evaluation import evaluator
 from reticent.training.events import Callback, listening
 from reticent.training.rounds import Rounds
-from reticent.training.setup import RANDOM_SIZES, Progress, Setup, prepare
+from reticent.training.setup import Progress, Setup, prepare
 from reticent.training.state import State
 
 
@@ -198,6 +199,7 @@ class _Job:
         self.evaluate = None if people is None else evaluator(self.setup.model, people)
         self.evaluations = [one for one in self.run.metrics.read() if one.get("kind") == "evaluation"]
         table = self.setup.run_file.population
+        # Where the size of a cohort is random it is private, and so are the times of rounds, which are then not written.
         self.times_are_told = table is not None and table.sampler not in RANDOM_SIZES
 
     @property

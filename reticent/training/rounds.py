@@ -12,6 +12,7 @@ from reticent.config import RunFile
 from reticent.privacy.clipping import Contribution
 from reticent.privacy.keys import row_key, simulation_threefry_key
 from reticent.privacy.noise import add_noise
+from reticent.training.secure import SecureSums
 from reticent.training.server import server_optimizer
 from reticent.training.setup import Setup
 from reticent.training.state import State
@@ -30,7 +31,7 @@ class Rounds:
         self.mechanism = add_noise(
             setup.mechanism, run_file.run.rounds, setup.noise_multiplier, run_file.clipping.norm, setup.grid
         )
-        self.sums = CohortSums(setup.model, setup.data.train, local_work(run_file), setup.clipping, run_file.run.seed)
+        self.sums = _sums(setup)
         self._key = simulation_threefry_key if run_file.privacy.random_bits == "threefry" else row_key
         _, self._unravel = ravel_pytree(params)
         self._noised = jax.jit(self._noise, donate_argnums=1)
@@ -73,6 +74,14 @@ class Rounds:
 
     def close(self) -> None:
         self.sums.close()
+
+
+def _sums(setup: Setup) -> CohortSums:
+    table = setup.run_file.run
+    of = (setup.model, setup.data.train, local_work(setup.run_file), setup.clipping, table.seed)
+    if setup.aggregation is None:
+        return CohortSums(*of)
+    return SecureSums(setup.aggregation, setup.grid, table.simulated_row_seed, *of)
 
 
 def local_work(run_file: RunFile) -> LocalWork:

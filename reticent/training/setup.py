@@ -13,6 +13,7 @@ from reticent.accounting.guarantee import Guarantee
 from reticent.accounting.run import calibrated, guarantee_of
 from reticent.accounting.run import mechanism_of as mechanism_of_accounting
 from reticent.config import RunFile
+from reticent.config.checks import RANDOM_SIZES
 from reticent.data.at_hand import open_store
 from reticent.data.store import Store
 from reticent.data.tokenizers import Tokenizer
@@ -28,10 +29,9 @@ from reticent.privacy.grid import Grid
 from reticent.privacy.noise import noise_deviation
 from reticent.privacy.weighting import ClippedDenominator, FixedDenominator
 from reticent.training.evaluation import HeldOut, held_out
+from reticent.training.secure import Aggregation, aggregation_of
 
 VACUOUS = 50.0
-# Where the size of a cohort is random it is private, and so are the times of rounds, which are then not written down.
-RANDOM_SIZES = ("poisson", "cyclic-poisson")
 Progress = Callable[[str, float], None]
 Estimator = FixedDenominator | ClippedDenominator
 
@@ -61,6 +61,7 @@ class Setup:
     rounds: int
     guarantee: Guarantee | None
     description: Mapping[str, Any]
+    aggregation: Aggregation | None = None
 
     @property
     def estimate(self) -> bool:
@@ -145,24 +146,43 @@ def prepare(
         accounting["composed_with"] = owed
     mechanism = mechanism_of_accounting(accounting, held)
     mechanism.check(rounds)
-    delta = run_file.delta
+    delta, norm = run_file.delta, run_file.clipping.norm
+    largest = largest_cohort(sampler)
+    aggregation = aggregation_of(run_file, model.parameters, largest)
+    cohort, goal = run_file.population.simulated_cohort, run_file.population.report_goal
+    scaled = 1.0 if cohort is None or goal is None else cohort / goal
+
+    def grid_of(noise: float) -> Grid:
+        longest = norm if aggregation is None else aggregation.inflated_clip_norm
+        return Grid.finest(largest, longest, noise_deviation(mechanism, rounds, noise, norm))
+
+    def beside(grid: Grid) -> dict[str, Any]:
+        """What estimator and encoding have the accountant know, which depends on the grid."""
+        told = estimator.accounting(model.parameters, norm, grid)
+        return told if aggregation is None else told | aggregation.on(grid).accounting()
+
     progress("calibrating the noise", 0.0)
-    noise = stored["accounting"]["noise_multiplier"] if stored else _noise(run_file, accounting, held)
+    if stored:
+        noise = stored["accounting"]["noise_multiplier"]
+    else:
+        finest = grid_of(0.0)
+        noise = _noise(run_file, accounting | beside(finest), held) * scaled
+        # More noise may need a coarser grid, whose rounding needs more noise: a step or two of the grid at most.
+        while beside(grid_of(noise)) != beside(finest):
+            finest = grid_of(noise)
+            noise = _noise(run_file, accounting | beside(finest), held) * scaled
+    grid = grid_of(noise)
+    accounting |= beside(grid) | {"noise_multiplier": noise}
     description: dict[str, Any] = {
         "delta": delta,
         "mechanism_digest": digest,
-        "clip_norm": run_file.clipping.norm,
+        "clip_norm": norm,
         **more,
     }
-    cohort, goal = run_file.population.simulated_cohort, run_file.population.report_goal
-    if cohort is not None and goal is not None:
-        if stored is None:
-            noise *= cohort / goal
+    if scaled != 1:
         description["estimate"] = f"{cohort} people stand for a cohort of {goal}, the noise scaled to match"
-    accounting["noise_multiplier"] = noise
-    norm = run_file.clipping.norm
-    grid = Grid.finest(largest_cohort(sampler), norm, noise_deviation(mechanism, rounds, noise, norm))
-    accounting |= estimator.accounting(model.parameters, norm, grid)
+    if aggregation is not None:
+        description["secure_aggregation"] = aggregation.described(aggregation.on(grid))
     clipping = Clipping(norm, grid, run_file.clipping.style, run_file.clipping.zero_above)
     if run_file.privacy.random_bits != "chacha20":
         description["random_bits"] = run_file.privacy.random_bits
@@ -177,7 +197,19 @@ def prepare(
     guarantee = _guarantee({**accounting, "rounds": made}, held)
     _check_worth(run_file, guarantee, delta)
     return Setup(
-        run_file, data, model, sampler, mechanism, noise, grid, clipping, estimator, made, guarantee, description
+        run_file,
+        data,
+        model,
+        sampler,
+        mechanism,
+        noise,
+        grid,
+        clipping,
+        estimator,
+        made,
+        guarantee,
+        description,
+        aggregation,
     )
 
 

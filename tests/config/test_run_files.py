@@ -91,6 +91,10 @@ def test_what_cannot_be_is_refused_with_its_key(override: str, sentence: str) ->
     [
         (["server.warm_up=0.6", "server.cool_down=0.6"], "together are more than all rounds"),
         (["run.algorithm=dpsgd", "run.secure_aggregation=protocol"], "Secure aggregation sums the updates of devices"),
+        (["run.encoding_inflation=0.02"], "of no use with secure_aggregation 'off'"),
+        (["run.secure_aggregation=encoding", "run.tolerated_dropout=0.1"], "of no use without secure_aggregation"),
+        (["run.secure_aggregation=encoding", "run.encoding_inflation=0.2"], "less than or equal to 0.1"),
+        (["run.secure_aggregation=protocol", "clipping.quantile=0.5"], "does not sum"),
         (["clipping.quantile=0.5", "mechanism.restarts=[9]", "clipping.style=per-layer"], "use style 'flat'"),
         (["mechanism.file=blt.json"], "A mechanism from a file takes no mechanism.buffers"),
     ],
@@ -98,6 +102,17 @@ def test_what_cannot_be_is_refused_with_its_key(override: str, sentence: str) ->
 def test_keys_that_do_not_go_together(overrides: list[str], sentence: str) -> None:
     with pytest.raises(Refused, match=sentence):
         load(QUICKSTART, overrides)
+
+
+def test_secure_aggregation_needs_sums_of_known_size_over_a_constant(content: dict) -> None:
+    size = content["population"]["size"]
+    content["population"] = {"sampler": "poisson", "probability": 0.01, "size": size}
+    content["mechanism"] = {"kind": "independent"}
+    with pytest.raises(Refused, match="cohorts of a known size"):
+        parse(content, ["run.secure_aggregation=protocol"])
+    content["clipping"] |= {"estimator": "clipped", "min_weight": 0.5}
+    with pytest.raises(Refused, match="use 'fixed' with secure aggregation"):
+        parse(content, ["run.secure_aggregation=encoding"])
 
 
 def test_missing_tables_and_keys_are_named(content: dict) -> None:
