@@ -96,10 +96,18 @@ def shapes(
         users = np.arange(start, min(start + (1 << 18), store.users))
         owners, _, lengths = _texts(store, users, packed)
         rows = np.bincount(owners, -(-(lengths - 1) // sequence_length), len(users)).astype(np.int64)
-        for cap in (max_examples, max_tokens):
-            rows = rows if cap is None else np.minimum(rows, cap)
+        if max_examples is not None:
+            rows = np.minimum(rows, max_examples)
+        cut = np.zeros(len(users), bool)
+        if max_tokens is not None:
+            # How many rows so many targets are depends on which rows come first; only a text's last one is short.
+            cut = np.bincount(owners, lengths - 1, len(users)) > max_tokens
+            most_rows = np.bincount(owners, minlength=len(users)) - (-max_tokens // sequence_length)
+            rows = np.where(cut, np.minimum(rows, np.minimum(most_rows, max_tokens)), rows)
         steps = np.maximum(local_steps(rows, batch_size), 1)
-        pairs, counts = np.unique(np.stack([steps, -(-rows // steps)]), axis=1, return_counts=True)
+        # Fewer rows may be fewer steps of more rows each.
+        batches = np.where(cut, np.minimum(rows, batch_size), -(-rows // steps))
+        pairs, counts = np.unique(np.stack([steps, batches]), axis=1, return_counts=True)
         for (step, batch), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
             shape = (step, max(batch, 1))
             found[shape] = found.get(shape, 0) + count

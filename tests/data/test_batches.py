@@ -202,3 +202,18 @@ def test_where_empty_steps_are_skipped_hardly_anything_else_is_padding():
     assert {steps for steps, _ in chosen} == {max(steps for steps, _ in found)}
     computed = sum(count * s * min(batch for _, batch in chosen if batch >= b) for (s, b), count in found.items())
     assert computed < 1.15 * rows.sum()
+
+
+def test_a_cap_that_leaves_fewer_rows_may_need_more_of_them_in_a_step(tmp_path):
+    # Four rows are two steps of two; the three that five targets leave are one step of three.
+    with StoreWriter(tmp_path / "store", WordTokenizer("abcdef")) as writer:
+        for user, length in enumerate((2, 8, 40)):
+            writer.add_user(str(user), [np.zeros(length, np.int64)])
+    store = Store.open(tmp_path / "store")
+    for cap in range(1, 12):
+        options = {"batch_size": 3, "sequence_length": 2, "max_tokens": cap}
+        allowed = shapes(store, **options)
+        assert allowed[-1][0] * allowed[-1][1] <= cap // 2 + 4
+        for seed in range(8):
+            groups = assemble_in_shapes(store, np.arange(3), allowed, clients=3, **options, seed=seed)
+            assert sum(int(group.token_counts.sum()) for group in groups) == sum(min(cap, n) for n in (1, 7, 39))
