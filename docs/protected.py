@@ -18,7 +18,7 @@ for centre, name, colour in ((0.0, "trained without you", "tab:blue"), (shift, "
     density = np.exp(-((place - centre) ** 2) / 2) / np.sqrt(2 * np.pi)
     axes.plot(place, density, label=name, color=colour, linewidth=1.6)
     axes.fill_between(place, density, color=colour, alpha=0.12)
-axes.set(xlabel="what is released (one number of it)", yticks=[], title=f"The same release may come from either: ε = {EPSILON:g}")
+axes.set(xlabel="what is released (one number of it)", yticks=[], title=f"It may come from either: ε = {EPSILON:g}")
 axes.legend(frameon=False)
 axes.spines[["top", "right", "left"]].set_visible(False)
 figure.savefig("docs/protected.png", dpi=130)
