@@ -1,6 +1,7 @@
 """`reticent mechanism`: make, compare and look at noise mechanisms."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ import typer
 from reticent.cli.output import print_json, print_table
 from reticent.errors import Refused
 from reticent.mechanisms import KINDS, Mechanism, Participation, Workload, load, make
+from reticent.mechanisms.registry import kind_named
 
 app = typer.Typer(help="Make, compare and look at noise mechanisms.", no_args_is_help=True, add_completion=False)
 
@@ -54,9 +56,6 @@ def made(
     kind: str, participation: Participation, objective: Literal["max", "rms"], workload: Workload, size: int | None
 ) -> tuple[Mechanism, float]:
     """A mechanism and the seconds it took to make it."""
-    if workload.momentum == 0:
-        # The optimiser's own import is no part of the optimisation.
-        import scipy.optimize  # noqa: F401
     start = time.perf_counter()
     mechanism = make(kind, participation, objective, workload, size)
     return mechanism, time.perf_counter() - start
@@ -78,8 +77,11 @@ def optimize(
     json: Json = False,
 ) -> None:
     """Find the best mechanism of a kind, and save it."""
-    if buffers is not None and bands is not None:
-        raise Refused("Give --buffers for a BLT or --bands for a banded mechanism, not both.")
+    takes = kind_named(kind).size
+    for option, value in (("buffers", buffers), ("bands", bands)):
+        if value is not None and option != takes:
+            remedy = f"give --{takes} instead" if takes else "leave the option out"
+            raise Refused(f"A mechanism of kind {kind} has no {option}; {remedy}.")
     participation, workload = Participation(rounds, min_separation, max_participations), Workload(momentum)
     mechanism, seconds = made(kind, participation, objective, workload, buffers if bands is None else bands)
     result = describe(mechanism, participation, workload, seconds)
@@ -101,7 +103,11 @@ def compare(
     min_separation: MinSeparation = 1,
     max_participations: MaxParticipations = None,
     kinds: Annotated[
-        str, typer.Option(help="Kinds or files, with commas between. [default: every kind]", show_default=False)
+        str,
+        typer.Option(
+            help="Kinds or files, with commas between; blt:3 has 3 buffers, banded:64 has 64 bands. [default: every kind]",
+            show_default=False,
+        ),
     ] = "",
     objective: Objective = "max",
     momentum: Momentum = 0.0,
@@ -111,14 +117,14 @@ def compare(
     participation, workload = Participation(rounds, min_separation, max_participations), Workload(momentum)
     results = []
     for name in [name.strip() for name in kinds.split(",") if name.strip()] or list(KINDS):
+        make_it = _named(name, participation, objective, workload)
         try:
-            if name not in KINDS and Path(name).is_file():
-                mechanism, seconds = load(name), 0.0
-            else:
-                mechanism, seconds = made(name, participation, objective, workload, None)
+            mechanism, seconds = make_it()
             results.append({"name": name} | describe(mechanism, participation, workload, seconds))
         except Refused as error:
             results.append({"name": name, "refused": str(error)})
+    if all("refused" in result for result in results):
+        raise Refused(results[0]["refused"])
     if json:
         print_json({"participation": str(participation), "objective": objective, "mechanisms": results})
         return
@@ -166,6 +172,19 @@ def show(
     )
     if png:
         typer.echo(f"Drawn to {png}.")
+
+
+def _named(
+    name: str, participation: Participation, objective: Literal["max", "rms"], workload: Workload
+) -> Callable[[], tuple[Mechanism, float]]:
+    """How to get what `compare` was asked for: a file, a kind, or a kind and its size. A word that is none is refused."""
+    kind, colon, size = name.partition(":")
+    if kind not in KINDS and (Path(name).is_file() or "." in name or "/" in name):
+        mechanism = load(name)
+        return lambda: (mechanism, 0.0)
+    if kind_named(kind) and colon and not size.isdecimal():
+        raise Refused(f"After {kind}: comes the number of its buffers or bands, such as {kind}:4; got {name!r}.")
+    return lambda: made(kind, participation, objective, workload, int(size) if colon else None)
 
 
 def _rows(results: list[dict[str, Any]]) -> list[dict[str, str]]:

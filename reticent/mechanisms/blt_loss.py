@@ -5,6 +5,7 @@ Alg. 5). Everything is written in the distances u = 1 - theta and w = 1 - psi, b
 decays are then differences of small numbers. With 0 < u_1 < w_1 < u_2 < w_2 < ... < 1 every output scale is positive.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,23 +42,32 @@ def weighted_geometric(distance: np.ndarray, length: int) -> tuple[np.ndarray, n
     return value, slope
 
 
-def _binomials(length: int, start: int) -> list[float]:
+@functools.lru_cache(maxsize=64)
+def _binomials(length: int, start: int) -> tuple[float, ...]:
     # Binomial coefficients (length over start), (length over start + 1), ...: the expansion around r = 1.
     values, current = [], 1.0
     for index in range(start + _TERMS + 1):
         if index >= start:
             values.append(current)
         current *= (length - index) / (index + 1)
-    return values
+    return tuple(values)
 
 
 def _binomial_series(distance: np.ndarray, length: int, start: int) -> np.ndarray:
-    return np.polynomial.polynomial.polyval(-distance, _binomials(length, start)[:_TERMS])
+    return _polynomial(-distance, _binomials(length, start)[:_TERMS])
 
 
 def _binomial_slope(distance: np.ndarray, length: int, start: int) -> np.ndarray:
-    slopes = [-(power + 1) * value for power, value in enumerate(_binomials(length, start)[1:])]
-    return np.polynomial.polynomial.polyval(-distance, slopes)
+    return _polynomial(
+        -distance, tuple(-(power + 1) * value for power, value in enumerate(_binomials(length, start)[1:]))
+    )
+
+
+def _polynomial(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
+    value = np.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * x + coefficient
+    return value
 
 
 def pair_distances(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -89,7 +99,7 @@ def squared_sensitivity(u: np.ndarray, w: np.ndarray, participation: Participati
     heights = omega * weights
     carried = np.exp((separation - 1) * np.log1p(-u))
     # The first round of a segment has the new participation's own coefficient, 1, as well.
-    firsts = 1 + np.r_[0.0, heights[:-1] @ carried]
+    firsts = np.append(1.0, 1 + heights[:-1] @ carried)
     distances = pair_distances(u, u)
     inner, inner_slope = geometric(distances, separation - 1)
     tail, tail_slope = geometric(distances, participation.rounds - (most - 1) * separation - 1)
@@ -127,7 +137,7 @@ def squared_error(u: np.ndarray, w: np.ndarray, rounds: int, momentum: float, ob
     """
     fixed = np.array([0.0]) if momentum == 0 else np.array([0.0, 1 - momentum])
     extra = len(fixed) - 1
-    poles = np.r_[fixed, w]
+    poles = np.append(fixed, w)
     apart = poles - poles[:, None]
     np.fill_diagonal(apart, 1.0)
     weights = np.prod(u - poles[:, None], axis=1) / np.prod(apart, axis=1) * (1 - poles) ** extra
@@ -167,7 +177,7 @@ def distances(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     The third value is the derivative of each step in its parameter.
     """
-    scale = np.r_[1.0, np.exp(logits[1:])]
-    steps = np.cumsum(np.r_[logits[0], scale[1:]])
+    scale = np.append(1.0, np.exp(logits[1:]))
+    steps = np.cumsum(np.append(logits[0], scale[1:]))
     ordered = 1 / (1 + np.exp(-steps))
     return ordered[0::2], ordered[1::2], scale

@@ -5,6 +5,7 @@ import numpy as np
 from reticent.errors import Refused
 from reticent.mechanisms.blt import BLT
 from reticent.mechanisms.blt_loss import distances, log_loss, output_scales
+from reticent.mechanisms.lbfgs import minimise
 from reticent.mechanisms.participation import Participation
 from reticent.mechanisms.workload import PREFIX_SUM, Workload
 
@@ -44,22 +45,15 @@ def _descend(
     starts: list[np.ndarray], participation: Participation, momentum: float, objective: str, tolerance: float
 ) -> tuple[float, np.ndarray]:
     """The best log-loss that is reached from any of the starts, and where."""
-    from scipy.optimize import minimize
+
+    def loss(logits: np.ndarray) -> tuple[float, np.ndarray]:
+        with np.errstate(all="ignore"):  # a trial step may leave the range of floating point: no finite loss there
+            return log_loss(logits, participation, momentum, objective)
 
     results = []
     for start in starts:
-        # A trial step may leave the range of floating point; the line search then shortens it.
-        with np.errstate(all="ignore"):
-            found = minimize(
-                log_loss,
-                start,
-                args=(participation, momentum, objective),
-                jac=True,
-                method="L-BFGS-B",
-                options={"gtol": 1e-6, "ftol": tolerance, "maxiter": 300, "maxcor": 20},
-            )
-        if np.isfinite(found.fun) and np.all(np.isfinite(found.x)):
-            results.append((float(found.fun), found.x))
+        found = minimise(loss, start, history=20, max_steps=300, rest_change=tolerance, rest_steps=5)
+        results.append((loss(found)[0], found))
     return min(results, key=lambda result: result[0], default=(np.inf, starts[0]))
 
 

@@ -25,7 +25,7 @@ class Participation:
             value = getattr(self, name)
             if value is None and name == "max_participations":
                 continue
-            if isinstance(value, bool) or value != value or int(value) != value:
+            if isinstance(value, bool) or not math.isfinite(value) or int(value) != value:
                 raise Refused(f"{name} must be a whole number, got {value!r}.")
             if value < 1:
                 raise Refused(f"{name} must be at least 1, got {value}.")

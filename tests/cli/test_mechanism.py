@@ -49,6 +49,23 @@ def test_compare_covers_files_and_kinds_and_says_what_cannot_be(capsys, tmp_path
     assert "tree" in out
 
 
+def test_compare_takes_sizes(capsys):
+    kinds = "blt:1,blt:2,banded-inverse:5,banded-inverse:9"
+    where = ["--rounds", "300", "--min-separation", "60", "--kinds", kinds, "--json"]
+    code, out, _ = run(capsys, "mechanism", "compare", *where)
+    one, two, five, nine = json.loads(out)["mechanisms"]
+    assert code == 0
+    assert [one["memory_overhead"], two["memory_overhead"], five["memory_overhead"], nine["memory_overhead"]] == [
+        1,
+        2,
+        0,
+        0,
+    ]
+    assert two["max_loss"] < one["max_loss"]
+    assert nine["max_loss"] < five["max_loss"]
+    assert 4.9 < five["draws_per_round"] < 5 < 8.8 < nine["draws_per_round"] < 9
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -56,7 +73,15 @@ def test_compare_covers_files_and_kinds_and_says_what_cannot_be(capsys, tmp_path
         (["optimize", "blt", "--rounds", "-5"], "rounds must be at least 1"),
         (["optimize", "blt", "--rounds", "10", "--min-separation", "11"], "larger than the 10 rounds"),
         (["optimize", "blt", "--rounds", "10", "--buffers", "0"], "at least 1"),
-        (["optimize", "blt", "--rounds", "10", "--buffers", "2", "--bands", "2"], "not both"),
+        (["optimize", "blt", "--rounds", "10", "--bands", "2"], "kind blt has no bands; give --buffers instead"),
+        (["optimize", "banded", "--rounds", "10", "--buffers", "2"], "has no buffers; give --bands instead"),
+        (["optimize", "tree", "--rounds", "10", "--bands", "2"], "leave the option out"),
+        (["optimize", "banded", "--rounds", "10", "--bands", "11"], "11 bands are more than the 10 rounds"),
+        (["optimize", "dense", "--rounds", "20000"], "needs 89 GiB"),
+        (["compare", "--rounds", "10", "--kinds", "blt,cake"], "no mechanism kind 'cake'"),
+        (["compare", "--rounds", "10", "--kinds", "missing.json"], "no mechanism file"),
+        (["compare", "--rounds", "10", "--kinds", "blt:two"], "such as blt:4"),
+        (["compare", "--rounds", "10", "--kinds", "tree:2"], "neither buffers nor bands"),
         (["optimize", "cake", "--rounds", "10"], "no mechanism kind 'cake'"),
         (["optimize", "tree", "--rounds", "10", "--momentum", "nan"], "momentum"),
         (["optimize", "blt", "--rounds", "10", "--out", "/nowhere/at/all.json"], "does not exist"),

@@ -24,6 +24,7 @@ def test_the_most_that_fit_is_the_default_and_the_limit():
         ({"rounds": 10, "max_participations": 0}, "max_participations"),
         ({"rounds": 2.5}, "whole number"),
         ({"rounds": float("nan")}, "whole number"),
+        ({"rounds": float("inf")}, "whole number"),
         ({"rounds": True}, "whole number"),
     ],
 )
