@@ -1,21 +1,22 @@
 """Mechanisms against jax_privacy's BLT optimiser and TensorFlow Privacy's tree accountant, in one run.
 
-    python benchmarks/mechanisms.py [--tree-privacy PATH]
+    python benchmarks/mechanisms.py [blt command tree banded zero-state table2] [--tree-privacy PATH]
 
 PATH is TensorFlow Privacy's `tree_aggregation_accountant.py`, or its wheel; by default the wheel is downloaded (without
-its dependencies). Each rival is timed in its own process, with its imports outside the clock.
+its dependencies). Each rival is timed in its own process, with its imports outside the clock; so is each banded mechanism,
+whose memory is that process's peak. Seconds are wall-clock; on a machine that does other work beside, the processor seconds
+printed with them say more.
 """
 
 import argparse
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from pathlib import Path
-
-import scipy.optimize  # noqa: F401  (outside the clock)
 
 from reticent.mechanisms import Participation, make
 from reticent.mechanisms.tree import Tree
@@ -70,46 +71,132 @@ print(time.perf_counter() - start, value)
 """
 
 
+OWN_PROCESS = """
+import resource, time
+from reticent.mechanisms import Participation, make
+participation = Participation{shape}
+start, work = time.perf_counter(), time.process_time()
+mechanism = make("{kind}", participation, "{objective}", size={bands})
+seconds, work = time.perf_counter() - start, time.process_time() - work
+sensitivity = mechanism.sensitivity(participation)
+assert sensitivity.exact
+errors = mechanism.errors(participation.rounds)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print((errors**2).mean() ** 0.5 * sensitivity.value, errors.max() * sensitivity.value, seconds, work, peak)
+"""
+
+# shape (n, b, k), kind, objective, bands, (RmsLoss, MaxLoss, seconds, GiB) at most; seconds are for two idle cores.
+BANDED_CASES = [
+    ((512, 64, 8), "banded", "rms", 64, (9.147, None, 3, None)),
+    ((1024, 128, 8), "banded", "rms", 128, (9.748, None, None, None)),
+    ((2052, 342, 6), "toeplitz", "rms", 342, (8.805, None, 3, None)),
+    ((2052, 342, 6), "banded", "rms", 342, (8.597, None, 15, 1.5)),
+    ((2052, 342, 6), "banded", "max", 342, (None, 10.3, 15, 1.5)),
+    ((100_000, 64), "banded", "rms", 64, (None, None, 300, 4)),
+]
+
+
 def best_of(function, times=5):
-    seconds, result = float("inf"), None
+    """The least seconds, the processor seconds of that time, and the result."""
+    best = (float("inf"), float("inf"))
     for _ in range(times):
-        start = time.perf_counter()
+        start, work = time.perf_counter(), time.process_time()
         result = function()
-        seconds = min(seconds, time.perf_counter() - start)
-    return seconds, result
+        best = min(best, (time.perf_counter() - start, time.process_time() - work))
+    return *best, result
 
 
-def blt_rows(python):
-    columns = [
-        "BLT (n, b, k)",
-        "objective",
-        "buffers",
-        "loss",
-        "goal",
-        "seconds",
-        "jax_privacy: loss, seconds",
-        "ratio",
-    ]
-    print("| " + " | ".join(columns) + " |")
-    print("|---|---|---|---|---|---|---|---|")
-    for shape, objective, buffers, goal in BLT_CASES:
+def header(*columns):
+    print("\n| " + " | ".join(columns) + " |\n|" + "---|" * len(columns), flush=True)
+
+
+def row(*cells):
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def goal(value):
+    return "-" if value is None else f"<= {value}"
+
+
+def blt_rows(options):
+    header(
+        "BLT (n, b, k)", "objective", "buffers", "loss", "goal", "seconds (processor)", "jax_privacy: loss, s", "ratio"
+    )
+    for shape, objective, buffers, most in BLT_CASES:
         participation = Participation(*shape)
-        seconds, mechanism = best_of(lambda p=participation, o=objective, b=buffers: make("blt", p, o, size=b))
+        seconds, work, mechanism = best_of(lambda p=participation, o=objective, b=buffers: make("blt", p, o, size=b))
         loss = mechanism.max_loss(participation) if objective == "max" else mechanism.rms_loss(participation)
         rival, ratio = "-", "-"
         if shape[0] <= 4000:
             error = "max" if objective == "max" else "mean"
             code = JAX_PRIVACY.format(shape=shape, error=error, buffers=buffers)
-            run = subprocess.run([python, "-c", code], capture_output=True, text=True)
+            run = subprocess.run([options.peers_python, "-c", code], capture_output=True, text=True)
             if run.returncode == 0:
                 their_seconds, their_loss = map(float, run.stdout.split())
                 rival, ratio = f"{their_loss:.4f}, {their_seconds:.2f}", f"{their_seconds / seconds:.0f}x"
             else:
                 rival = "failed: " + run.stderr.strip().splitlines()[-1][:80]
-        print(
-            f"| {shape} | {objective} | {len(mechanism.decays)} | {loss:.4f} | {goal} | {seconds:.3f} | {rival} | {ratio} |",
-            flush=True,
-        )
+        time_taken = f"{seconds:.3f} ({work:.3f})"
+        row(shape, objective, len(mechanism.decays), f"{loss:.4f}", goal(most), time_taken, rival, ratio)
+
+
+def command_rows(options):
+    header("command", "goal: seconds", "seconds, best of 5", "processor", "imports that it does without")
+    blt = "mechanism optimize blt --rounds 4000 --min-separation 400 --max-participations 5 --json"
+    for arguments, most in (("--help", 0.4), (blt, 1.0)):
+        best = (float("inf"), float("inf"))
+        for _ in range(5):
+            start, before = time.perf_counter(), os.times()
+            subprocess.run([sys.executable, "-m", "reticent", *arguments.split()], capture_output=True, check=True)
+            after = os.times()
+            work = after.children_user + after.children_system - before.children_user - before.children_system
+            best = min(best, (time.perf_counter() - start, work))
+        heavy = ("jax", "matplotlib", "dp_accounting")
+        code = f"import sys; from reticent.cli.main import main\ntry: main({arguments.split()!r})\nexcept SystemExit: pass\n"
+        code += f"print([name for name in {heavy!r} if name not in sys.modules], file=sys.stderr)"
+        without = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip()
+        row(f"reticent {arguments}", f"<= {most}", f"{best[0]:.2f}", f"{best[1]:.2f}", without)
+
+
+def banded_rows(options):
+    header(
+        "(n, b, k)",
+        "kind",
+        "objective",
+        "bands",
+        "RmsLoss",
+        "goal",
+        "MaxLoss",
+        "goal",
+        "seconds (processor)",
+        "goal",
+        "GiB",
+        "goal",
+    )
+    for shape, kind, objective, bands, goals in BANDED_CASES:
+        code = OWN_PROCESS.format(shape=shape, kind=kind, objective=objective, bands=bands)
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        rms, largest, seconds, work, peak = map(float, run.stdout.split())
+        rms_most, max_most, seconds_most, peak_most = map(goal, goals)
+        time_taken = f"{seconds:.1f} ({work:.1f})"
+        losses = (f"{rms:.4f}", rms_most, f"{largest:.4f}", max_most)
+        row(shape, kind, objective, bands, *losses, time_taken, seconds_most, f"{peak:.2f}", peak_most)
+
+
+def zero_state_rows(options):
+    header("kind", "size", "MaxLoss", "RmsLoss", "memory, models", "Gaussian rows per round", "seconds (processor)")
+    participation = Participation(2052, 342, 6)
+    for kind, size in (
+        ("blt", 2),
+        ("blt", 3),
+        ("blt", 4),
+        ("banded-inverse", 5),
+        ("banded-inverse", 9),
+        ("banded-inverse", 17),
+    ):
+        seconds, work, made = best_of(lambda k=kind, s=size: make(k, participation, "max", size=s), 2)
+        losses = (f"{made.max_loss(participation):.4f}", f"{made.rms_loss(participation):.4f}")
+        row(kind, size, *losses, made.memory(2052), f"{made.draws_per_round(2052):.2f}", f"{seconds:.2f} ({work:.2f})")
 
 
 def tree_accountant(path):
@@ -130,12 +217,9 @@ def tree_accountant(path):
     return module
 
 
-def tree_rows(path):
-    theirs = tree_accountant(path)
-    print(
-        "\n| tree (rounds, MinS, MaxP) | rho at sigma 7 | printed | seconds | TensorFlow Privacy: rho, seconds | ratio |"
-    )
-    print("|---|---|---|---|---|---|")
+def tree_rows(options):
+    theirs = tree_accountant(options.tree_privacy)
+    header("tree (rounds, MinS, MaxP)", "rho at sigma 7", "printed", "seconds", "TensorFlow Privacy: rho, s", "ratio")
     for index, (rounds, between, most, printed) in enumerate(GBOARD_ROWS):
         participation = Participation(rounds, between + 1, most)
 
@@ -143,21 +227,38 @@ def tree_rows(path):
             _block.cache_clear()
             return Tree().sensitivity(p).value ** 2 / 98
 
-        seconds, rho = best_of(ours)
+        seconds, _, rho = best_of(ours)
         rival, ratio = "-", "-"
         if index in RIVAL_ROWS:
             start = time.perf_counter()
             squared = theirs._max_tree_sensitivity_square_sum(most, between, rounds)
             their_seconds = time.perf_counter() - start
             rival, ratio = f"{squared / 98:.4f}, {their_seconds:.1f}", f"{their_seconds / seconds:.0f}x"
-        row = f"| ({rounds}, {between}, {most}) | {rho:.4f} | {printed} | {seconds:.4f} | {rival} | {ratio} |"
-        print(row, flush=True)
+        row((rounds, between, most), f"{rho:.4f}", printed, f"{seconds:.4f}", rival, ratio)
 
+
+def table2_rows(options):
+    subprocess.run(
+        [sys.executable, "-m", "reticent", "reproduce", "bandmf-tab2", "--out", tempfile.mkdtemp()], check=True
+    )
+
+
+SECTIONS = {
+    "blt": blt_rows,
+    "command": command_rows,
+    "tree": tree_rows,
+    "banded": banded_rows,
+    "zero-state": zero_state_rows,
+    "table2": table2_rows,
+}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "sections", nargs="*", default=list(SECTIONS), help=f"Of {', '.join(SECTIONS)}; all by default."
+    )
     parser.add_argument("--peers-python", default=sys.executable, help="A Python that has jax_privacy.")
     parser.add_argument("--tree-privacy", default=None)
     options = parser.parse_args()
-    blt_rows(options.peers_python)
-    tree_rows(options.tree_privacy)
+    for name in options.sections:
+        SECTIONS[name](options)

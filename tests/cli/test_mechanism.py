@@ -1,11 +1,15 @@
 """The command: one JSON object on request, one sentence and exit code 2 for what a user can mend."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+from reticent.cli.doctor import PACKAGES
 from reticent.cli.main import VERBS, load_verb, main
 
 
@@ -105,6 +109,17 @@ def test_doctor_reports_what_is_installed(capsys):
     assert code == 0
     assert json.loads(out)["packages"]["numpy"]
     assert run(capsys, "doctor")[0] == 0
+
+
+def test_doctor_knows_every_package_that_an_extra_brings():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    brought = {"": project["dependencies"]} | {
+        extra: project["optional-dependencies"][extra] for extra in ("train", "data", "devices")
+    }
+    for extra, requirements in brought.items():
+        for requirement in requirements:
+            package = re.match(r"[A-Za-z0-9-]+", requirement)[0]
+            assert PACKAGES[package][0] == extra
 
 
 def test_planning_starts_without_heavy_imports():
