@@ -133,26 +133,29 @@ def numbered(shape: tuple[int, ...], first: jax.Array | int = 0) -> tuple[jax.Ar
     return within, leading + jnp.uint32(first)
 
 
-def from_words(key: jax.Array, shape: tuple[int, ...], words: int, function: Callable[..., jax.Array]) -> jax.Array:
+def from_words(key: jax.Array, shape: tuple[int, ...], words: int, function: Callable[..., Any]) -> Any:
     """`function` of `words` random uint32 for every entry of an array; the words are a power of two, at most sixteen.
 
-    `key` is uint32[8]. `function` acts entry by entry, on many entries at a time, wherever they lie.
+    `key` is uint32[8]. `function` acts entry by entry, on many entries at a time, wherever they lie; it may give several
+    arrays, as a pytree.
     """
     if math.prod(shape) == 0:
-        return jnp.zeros(shape, jax.eval_shape(function, *[jnp.uint32(0)] * words).dtype)
+        entry = jax.eval_shape(function, *[jnp.uint32(0)] * words)
+        return jax.tree.map(lambda part: jnp.zeros(shape, part.dtype), entry)
     cover = Cover.of(shape, BLOCK_WORDS // words)
 
-    def made(first: jax.Array | int, rows: int) -> jax.Array:
+    def made(first: jax.Array | int, rows: int) -> Any:
         bits = block(key, *cover.place(first, rows), jnp.uint32(0), FOR_BITS)
         each = [bits[word::words] for word in range(words)]
         if on_one_processor():
             # It puts words in order faster than what is made of them.
             return function(*map(cover.joined, each))
-        return cover.joined([function(*entry) for entry in zip(*each, strict=True)])
+        entries = [function(*entry) for entry in zip(*each, strict=True)]
+        return jax.tree.map(lambda *parts: cover.joined(parts), *entries)
 
     rows, *within = cover.blocks
     unit = VECTOR_RUN if cover.axis is None else 1
-    return cover.cut(in_turns(made, rows, BLOCK_WORDS * math.prod(within), unit))
+    return jax.tree.map(cover.cut, in_turns(made, rows, BLOCK_WORDS * math.prod(within), unit))
 
 
 def _refuse_seed(seed: Any) -> Any:

@@ -40,11 +40,12 @@ def from_two_words(key: jax.Array, shape: tuple[int, ...], function: Callable[..
     if words.shape != (2,):
         raise Refused(f"Noise is made from ChaCha20 or, in simulation, threefry keys, not from {key.dtype}.")
     if not shape:
-        return from_two_words(key, (1,), function)[0]
+        return jax.tree.map(lambda array: array[0], from_two_words(key, (1,), function))
 
-    def made(first: jax.Array | int, rows: int) -> jax.Array:
+    def made(first: jax.Array | int, rows: int) -> Any:
         # A block of threefry is two words.
         within, row = numbered((rows, *shape[1:]), first)
         return function(*jax.extend.random.threefry2x32_p.bind(words[0], words[1], row, within))
 
-    return in_turns(made, shape[0], 2 * math.prod(shape[1:]), VECTOR_RUN)[: shape[0]]
+    entries = in_turns(made, shape[0], 2 * math.prod(shape[1:]), VECTOR_RUN)
+    return jax.tree.map(lambda array: array[: shape[0]], entries)

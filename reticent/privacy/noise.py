@@ -18,7 +18,7 @@ import optax
 from reticent.errors import Refused
 from reticent.mechanisms import Mechanism
 from reticent.mechanisms.restarted import Restarted
-from reticent.privacy.gaussian import normal, rounded_normal
+from reticent.privacy.gaussian import Parted, normal, parted_normal
 from reticent.privacy.grid import NOISE_DEVIATIONS, Grid
 from reticent.privacy.keys import ROW_KEY_BYTES
 from reticent.privacy.rows import Draws, rows_of
@@ -53,8 +53,9 @@ def add_noise(
     device makes the noise of its own shard, and the result does not depend on how many there are. At a restart the clip norm
     and grid may change: make the transformation anew and go on with the state.
 
-    The privacy is that of integers x + N modulo 2^32, where N is the exact correlated Gaussian rounded, up to what
-    `gaussian` says of its density and to float32 rounding of what is taken back of earlier rows, 2^-24 of it.
+    The privacy is that of integers round(x + N) modulo 2^32, a post-processing of x + N where N is the exact correlated
+    Gaussian, up to what `gaussian` says of its density and to float32 rounding of what is taken back of earlier rows,
+    2^-24 of it. (Over 2,000 rounds of 4 million parameters that adds some 1e-5 to the square of sensitivity / sigma.)
 
     Refuses a grid on which ten standard deviations of the noise do not fit 32 bits.
     """
@@ -135,12 +136,13 @@ def _draws(key: jax.Array, array: int, shape: tuple[int, ...], units: float) -> 
     def key_of(row_key: jax.Array, draw: jax.Array | int) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(row_key, draw), array)
 
-    def first(row_key: jax.Array, weight: jax.Array | float) -> jax.Array:
-        return rounded_normal(key_of(row_key, 0), shape, weight * units)
+    def first(row_key: jax.Array, weight: jax.Array | float) -> Parted:
+        return parted_normal(key_of(row_key, 0), shape, weight * units)
 
     def before(stored: jax.Array, weight: float) -> jax.Array:
         row_key = jax.random.wrap_key_data(stored[: _words(key)], impl=jax.random.key_impl(key))
-        return first(row_key, weight).astype(jnp.float32) * (1 / (weight * units) if units else 0.0)
+        drawn = first(row_key, weight)
+        return (drawn.whole.astype(jnp.float32) + drawn.below) * (1 / (weight * units) if units else 0.0)
 
     return Draws(units, partial(first, key), lambda draw: normal(key_of(key, draw), shape), before)
 

@@ -1,8 +1,16 @@
 """One row of a mechanism's noise after the other, under `jit`: `Mechanism.stream` in JAX, its round a traced integer.
 
-A row is made in units of the grid, as int32, and what is kept between rounds (float32, in standard deviations of Z) is made
-of the row as it was released, rounding included: what a later row takes back is what there was. The first draw of a round
-enters a row as an integer of its own, with digits below float32's (`gaussian.rounded_normal`), and covers the gaps of the
+A row is a real number of units of the grid, and released as the one integer nearest to it; what is kept between rounds
+(float32, in standard deviations of Z) is made of the row before it was rounded. So a release is
+
+    x + round(w) = round(x + w),    w a row of C^-1 Z,
+
+of integers x: a post-processing of the exact mechanism, in which all rows of Z are what they would be without a grid. (Were
+the rounded row kept, a later row would take back the rounding too, which differs between two neighbouring x; over many
+rounds that adds up.) Numbers of float32 are within 2^-24 of what they stand for, so w is off by about that part of what is
+taken back of earlier rows.
+
+The first draw of a round enters a row with digits of its own below float32's (`gaussian.Parted`), and covers the gaps of the
 rest.
 
 Nothing has to be cleared at a restart: no formula looks at what was before round 0.
@@ -21,6 +29,7 @@ from reticent.mechanisms.base import ToeplitzMechanism
 from reticent.mechanisms.blt import BLT
 from reticent.mechanisms.inverse_toeplitz import InverseToeplitz
 from reticent.mechanisms.tree import Tree, own_weights
+from reticent.privacy.gaussian import Parted
 
 Buffers = tuple[jax.Array, ...]
 
@@ -29,22 +38,29 @@ Buffers = tuple[jax.Array, ...]
 class Draws:
     """The Gaussians of one round, for one array. `units` is the standard deviation of Z in units of the grid.
 
-    `first(weight)` is the first draw times `weight`, in units, rounded; `other(number)` another draw, a standard normal;
-    `before(key)` the first draw of the round with that earlier row key, as `first` made it.
+    `first(weight)` is the first draw times `weight`, in units; `other(number)` another draw, a standard normal;
+    `before(key, weight)` the first draw of the round with that earlier row key, which had that weight, a standard normal.
     """
 
     units: float
-    first: Callable[[jax.Array | float], jax.Array]
+    first: Callable[[jax.Array | float], Parted]
     other: Callable[[jax.Array], jax.Array]
     before: Callable[[jax.Array, float], jax.Array]
 
-    def rounded(self, row: jax.Array) -> jax.Array:
-        """A row of float32 in standard deviations, in units."""
-        return jnp.rint(row * self.units).astype(jnp.int32)
+    def row(self, first: Parted, past: jax.Array | float) -> tuple[jax.Array, jax.Array]:
+        """The row `first - past`, `past` being float32 in standard deviations: rounded once, as int32 in units; and as it
+        is, in standard deviations."""
+        past = past * self.units
+        nearest = jnp.rint(past)
+        whole, below = first.whole - nearest.astype(jnp.int32), first.below - (past - nearest)
+        return whole + jnp.rint(below).astype(jnp.int32), self._deviations(whole, below)
 
-    def deviations(self, row: jax.Array) -> jax.Array:
-        """A row in units, in standard deviations."""
-        return row.astype(jnp.float32) * (1 / self.units if self.units else 0.0)
+    def deviations(self, first: Parted) -> jax.Array:
+        """A first draw in standard deviations."""
+        return self._deviations(first.whole, first.below)
+
+    def _deviations(self, whole: jax.Array, below: jax.Array) -> jax.Array:
+        return (whole.astype(jnp.float32) + below) * (1 / self.units if self.units else 0.0)
 
 
 class Rows(abc.ABC):
@@ -92,8 +108,7 @@ class BltRows(Rows):
     def step(self, buffers: Buffers, round: jax.Array, draws: Draws, keys: jax.Array) -> tuple[jax.Array, Buffers]:
         begun = jnp.where(round > 0, 1.0, 0.0)
         past = sum(begun * scale * buffer for (_, scale), buffer in zip(self._parameters, buffers, strict=True))
-        row = draws.first(1.0) - draws.rounded(past)  # type: ignore[arg-type]
-        new = draws.deviations(row)
+        row, new = draws.row(draws.first(1.0), past)
         kept = zip(self._parameters, buffers, strict=True)
         return row, tuple(begun * decay * buffer + new for (decay, _), buffer in kept)
 
@@ -113,14 +128,14 @@ class BandRows(Rows):
 
     def step(self, buffers: Buffers, round: jax.Array, draws: Draws, keys: jax.Array) -> tuple[jax.Array, Buffers]:
         band = jnp.asarray(self._bands)[jnp.minimum(round, len(self._bands) - 1)]
-        row = draws.first(1 / band[0])
+        first = draws.first(1 / band[0])
         if not self._memory:
-            return row, ()
+            return first.whole, ()
         (ring,) = buffers
         lags = (round - 1 - jnp.arange(self._memory)) % self._memory + 1
         weights = jnp.where(lags <= round, band[lags] / band[0], 0.0)
-        row -= draws.rounded(jnp.tensordot(weights, ring, 1, precision=jax.lax.Precision.HIGHEST))
-        return row, (jax.lax.dynamic_update_index_in_dim(ring, draws.deviations(row), round % self._memory, 0),)
+        row, kept = draws.row(first, jnp.tensordot(weights, ring, 1, precision=jax.lax.Precision.HIGHEST))
+        return row, (jax.lax.dynamic_update_index_in_dim(ring, kept, round % self._memory, 0),)
 
 
 class TreeRows(Rows):
@@ -135,7 +150,7 @@ class TreeRows(Rows):
 
     def step(self, buffers: Buffers, round: jax.Array, draws: Draws, keys: jax.Array) -> tuple[jax.Array, Buffers]:
         if not self._levels:
-            return draws.first(1.0), ()
+            return draws.first(1.0).whole, ()
         (stack,) = buffers
         nothing = jnp.zeros_like(stack[0])
         own = jnp.asarray(self._own)
@@ -150,8 +165,9 @@ class TreeRows(Rows):
 
         leaf_weight, rest, merged = jax.lax.fori_loop(1, top + 1, merge, (jnp.float32(1), nothing, nothing))
         # The noise of a round is the prefix sum's after it less that before it.
-        row = draws.first(leaf_weight) + draws.rounded(rest - merged)
-        estimate = draws.deviations(row) + merged
+        first = draws.first(leaf_weight)
+        row, _ = draws.row(first, merged - rest)
+        estimate = draws.deviations(first) + rest
         # The last round of a tree of 2^levels rounds completes a block that nothing is made of.
         slot = jnp.minimum(top, self._levels - 1)
         return row, (jax.lax.dynamic_update_index_in_dim(stack, estimate, slot, 0),)
@@ -165,9 +181,9 @@ class RegeneratedRows(Rows):
         self.earlier_keys = len(band) - 1
 
     def step(self, buffers: Buffers, round: jax.Array, draws: Draws, keys: jax.Array) -> tuple[jax.Array, Buffers]:
-        row = draws.first(self._band[0])
+        first = draws.first(self._band[0])
         if not self.earlier_keys:
-            return row, ()
+            return first.whole, ()
         back = jnp.arange(1, self.earlier_keys + 1)
         weights = jnp.where(back <= round, jnp.asarray(self._band[1:]), 0.0)
 
@@ -175,5 +191,5 @@ class RegeneratedRows(Rows):
             weight, key = earlier
             return past + weight * draws.before(key, self._band[0]), None
 
-        past, _ = jax.lax.scan(add, jnp.zeros_like(row, jnp.float32), (weights, keys))
-        return row + draws.rounded(past), ()
+        past, _ = jax.lax.scan(add, jnp.zeros_like(first.whole, jnp.float32), (weights, keys))
+        return draws.row(first, -past)[0], ()

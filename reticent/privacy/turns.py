@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,9 @@ def on_one_processor() -> bool:
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
-def in_turns(make: Callable[[jax.Array | int, int], jax.Array], rows: int, words: int, unit: int = 1) -> jax.Array:
-    """`make(first, rows)`: this many rows of an array from `first` on, at least. The array, and perhaps some rows too many.
+def in_turns(make: Callable[[jax.Array | int, int], Any], rows: int, words: int, unit: int = 1) -> Any:
+    """`make(first, rows)`: this many rows of an array (or a pytree of them) from `first` on, at least. The array, and
+    perhaps some rows too many.
 
     Making a row takes `words` words of memory. All at once; or on one processor in turns of a multiple of `unit` rows.
     """
@@ -26,4 +28,4 @@ def in_turns(make: Callable[[jax.Array | int, int], jax.Array], rows: int, words
     if each >= rows or not on_one_processor():
         return make(0, rows)
     made = jax.lax.map(lambda first: make(first, each), jnp.arange(0, rows, each, dtype=jnp.uint32))
-    return made.reshape(-1, *made.shape[2:])
+    return jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), made)
