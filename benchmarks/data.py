@@ -1,4 +1,4 @@
-"""The data part against its targets: `python -m benchmarks.data [--part import|batches] [--users N] [--folder DIR]`.
+"""The data part against its targets: `python benchmarks/data.py [--part import|batches] [--users N] [--folder DIR]`.
 
 Prints a table: what, the figure, the target. Sizes can be lowered for a quick look; the targets are for the defaults.
 """

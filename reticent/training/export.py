@@ -63,10 +63,12 @@ def card(directory: Path, trained: TrainedModel) -> str:
 def named(params: Any) -> dict[str, np.ndarray]:
     """The arrays of a pytree by their names, joined by dots."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    return {
-        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): np.asarray(leaf)
-        for path, leaf in leaves
-    }
+    return {".".join(_name(key) for key in path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _name(key: Any) -> str:
+    """A step of a path into a pytree: the key of a dictionary, the name of a field, the place in a list."""
+    return str(next((getattr(key, what) for what in ("key", "name", "idx") if hasattr(key, what)), key))
 
 
 def _config(trained: TrainedModel) -> dict[str, Any]:
