@@ -41,13 +41,13 @@ class OwnAccountant(Part):
 
 @dataclass(frozen=True)
 class Moments(OwnAccountant):
-    """The moments accountant that DP-FedAvg was published with: moments at integer orders 2 to 32 of a Poisson-sampled
+    """The moments accountant that DP-FedAvg was published with: moments 1 to 32 (orders 2 to 33) of a Poisson-sampled
     Gaussian, and epsilon = rdp + log(1 / delta) / (order - 1). Looser than the loss distribution, sometimes far."""
 
     release: Poisson
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        orders = np.arange(2, 33)
+        orders = np.arange(2, 34)
         q, noise = self.release.probability, self.release.noise
         each = np.array([_log_moment(int(order), q, noise) / (order - 1) for order in orders])
         return orders, self.release.times * each

@@ -28,6 +28,7 @@ VERBS = {
     "report": ("report", "Report what a run did: guarantee, accuracy, checks, for everybody to read."),
     "compare": ("compare", "Compare runs: guarantees, accuracies, speed."),
     "population": ("population", "Who takes part: play a population of devices before a launch."),
+    "reproduce": ("reproduce", "The papers' tables and figures: the paper's value, ours, the difference."),
 }
 
 

@@ -179,7 +179,7 @@ def sampled(
             if not isinstance(release, Poisson) or release.group > 1:
                 raise Refused("The moments accountant is for one unit sampled with a probability below 1; use pld.")
             return dataclasses.replace(
-                found, parts=(Moments(release),), accounting=f"moments accountant, orders 2 to 32; {rounds} rounds"
+                found, parts=(Moments(release),), accounting=f"moments accountant, orders 2 to 33; {rounds} rounds"
             )
         return found
 
