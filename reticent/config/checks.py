@@ -69,6 +69,25 @@ def _model(run_file: RunFile) -> Iterator[str]:
             yield f"A model of kind {model.kind!r} takes no model.{key}; leave it out."
 
 
+def _audit(run_file: RunFile) -> Iterator[str]:
+    audit, algorithm = run_file.audit, run_file.run.algorithm
+    if audit.declared and algorithm not in ("fedavg", "fedsgd"):
+        yield f"What [audit] plants are users of rounds, which {algorithm!r} has none of; leave the table out."
+    users = audit.canaries or audit.phrases
+    sampler = run_file.population.sampler if run_file.population else None
+    if users and sampler in ("fixed", "cyclic-fixed"):
+        # Who knows where the canaries were knows that the others were likelier to be drawn than is accounted for.
+        yield (
+            f"The sampler {sampler!r} draws a fixed number of users, among whom [audit] cannot plant any without making "
+            "people likelier to be drawn; use 'poisson', or zero_coordinates alone."
+        )
+    if users and run_file.run.secure_aggregation != "off":
+        yield (
+            "[audit] plants canaries and phrases in plain sums only; set run.secure_aggregation to 'off', or plant "
+            "zero_coordinates alone."
+        )
+
+
 def _server(run_file: RunFile) -> Iterator[str]:
     server = run_file.server
     if server.warm_up + server.cool_down > 1:

@@ -255,12 +255,25 @@ class Audit(Table):
     """[audit]"""
 
     canaries: int = Field(
-        default=0, ge=0, description="Simulated users whose update is a random direction of full norm."
+        default=0,
+        ge=0,
+        description="Simulated users whose update is a random direction of full norm; half send nothing.",
     )
-    phrases: int = Field(default=0, ge=0, description="Secret phrases inserted as users' text, to measure exposure of.")
+    phrases: int = Field(
+        default=0,
+        ge=0,
+        description="Secret phrases of each kind that simulated users write: once, repeated by one, shared by several.",
+    )
+    phrase_repeats: Count = Field(default=20, description="Copies of a phrase that is repeated, or shared, per user.")
+    phrase_users: Count = Field(default=10, description="Users who write a shared phrase.")
     zero_coordinates: int = Field(
         default=0, ge=0, description="Extra coordinates that no update moves: their releases are pure noise."
     )
+
+    @property
+    def declared(self) -> bool:
+        """Whether anything is planted."""
+        return bool(self.canaries or self.phrases or self.zero_coordinates)
 
 
 class Deploy(Table):

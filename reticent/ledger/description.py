@@ -6,6 +6,8 @@
 `delta`             at which epsilon is stated
 `clip_norm`         of round 0
 `grid`              the value of one unit of a release's integers, in round 0
+`audit`             only where something was planted: `zero_coordinates`, the entries in front of each release that are
+                    noise alone, and what decides the number of `simulated_users`, whose numbers in intents are negative
 `estimate`          only where noise or cohorts are not those of a real run: the reason; no guarantee is stated then
 
 Training adds what else it wants to find unchanged on resume. The ledger itself reads only what is named here.
@@ -31,12 +33,19 @@ def check_description(description: dict[str, Any]) -> None:
     for key in ("rounds", "noise_multiplier", "participation"):
         if key not in description["accounting"]:
             raise Refused(f"The accounting of a run needs {key!r}.")
+    if "audit" in description and not _sound(description["audit"]):
+        raise Refused("The description's 'audit' must say what was planted, in whole numbers of at least 0.")
     rounds = most_rounds(description)
     if not isinstance(rounds, int) or rounds < 1:
         raise Refused(f"rounds must be a whole number of at least 1, got {rounds!r}.")
     for key in ("clip_norm", "grid"):
         if not (math.isfinite(description[key]) and description[key] > 0):
             raise Refused(f"{key} must be positive and finite, got {description[key]!r}.")
+
+
+def _sound(audit: Any) -> bool:
+    keys = ("canaries", "phrases", "phrase_users", "zero_coordinates")
+    return isinstance(audit, dict) and all(isinstance(audit.get(key), int) and audit[key] >= 0 for key in keys)
 
 
 def most_rounds(description: dict[str, Any]) -> int:
@@ -49,6 +58,17 @@ def longest_contribution(description: dict[str, Any]) -> float:
     accounting = description["accounting"]
     inflation = (accounting.get("secure_aggregation") or {}).get("inflation", 1.0)
     return inflation + accounting.get("rounding", 0.0)
+
+
+def zero_coordinates(description: dict[str, Any]) -> int:
+    """Entries in front of each release to which nothing but noise was added."""
+    return description.get("audit", {}).get("zero_coordinates", 0)
+
+
+def simulated_users(description: dict[str, Any]) -> int:
+    """Users that an audit planted among the people: canaries, and writers of three kinds of phrases."""
+    audit = description.get("audit")
+    return audit["canaries"] + audit["phrases"] * (2 + audit["phrase_users"]) if audit else 0
 
 
 def zero_out(description: dict[str, Any]) -> bool:

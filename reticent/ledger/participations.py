@@ -42,6 +42,17 @@ def occurred(intents: Iterable[Intent]) -> Occurred:
     return Occurred(max(count.values(), default=0), closest and closest[1] - closest[0], closest)
 
 
+def of_simulated(intents: Iterable[Intent], users: int) -> list[list[int]]:
+    """The rounds in which each of so many simulated users took part: -1, -2, ... in intents, here in this order. They are
+    nobody, so it may be shown."""
+    rounds: list[list[int]] = [[] for _ in range(users)]
+    for intent in intents:
+        for member in intent.members:
+            if -users <= member < 0:
+                rounds[-1 - member].append(intent.round)
+    return rounds
+
+
 def check(what: Occurred, schema: dict) -> None:
     """Refuses to state a schema that was not kept."""
     min_separation, most = schema["min_separation"], schema["max_participations"]

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reticent.errors import Refused
 from reticent.ledger.checkpoints import Checkpoint, Writer, checkpoint_body, read_checkpoint, rounds_of, write_half
-from reticent.ledger.description import check_description, enforced, most_rounds, zero_out
+from reticent.ledger.description import check_description, enforced, most_rounds, simulated_users, zero_out
 from reticent.ledger.durable import Files
 from reticent.ledger.lines import NOTHING_BEFORE, Ledger, Line, canonical, digest, sealed
 from reticent.ledger.lock import Lock
 from reticent.ledger.metrics import Metrics
-from reticent.ledger.participations import check, counting, occurred
+from reticent.ledger.participations import check, counting, occurred, of_simulated
 from reticent.ledger.releases import read_release, release_head, release_path, release_rounds
 from reticent.ledger.secrets import Intent, Secrets, cohort_bytes, place_of_secrets
 
@@ -308,7 +308,8 @@ class RunDirectory:
 
     def finish(self) -> Line:
         """Writes the last line: what was enforced and, under zero-out adjacency, the largest participation that
-        occurred. Refuses where a user took part more often, or sooner again, than was to be enforced."""
+        occurred; and when simulated users took part. Refuses where a user took part more often, or sooner again, than
+        was to be enforced."""
         if self.finished:
             return self.lines[-1]
         if self.intent is not None:
@@ -316,12 +317,17 @@ class RunDirectory:
         self._refuse_waiting("finish")
         schema = enforced(self.description, self.next_round)
         largest = closest = None
+        simulated: dict[str, Any] = {}
         intents = list(counting(self.secrets.intents(), self.lines))
         if zero_out(self.description) and all(intent.integers for intent in intents):
             what = occurred(intents)
             check(what, schema)
             largest, closest = what.largest, what.smallest_separation
+        planted = simulated_users(self.description)
+        if planted and all(intent.integers for intent in intents):
+            simulated["simulated_users"] = of_simulated(intents, planted)
         body = {"kind": "finish", **schema, "largest_participation": largest, "smallest_separation": closest}
+        body |= simulated
         with self._step("finishing"):
             self.replace_ledger([*self.lines, self._chained(body)])
         return self.lines[-1]

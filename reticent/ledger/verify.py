@@ -15,13 +15,25 @@ import numpy as np
 
 from reticent.errors import Refused
 from reticent.ledger.checkpoints import read_manifest, rounds_of
-from reticent.ledger.description import accounting_of, enforced, longest_contribution, most_rounds, zero_out
+from reticent.ledger.description import (
+    accounting_of,
+    enforced,
+    longest_contribution,
+    most_rounds,
+    simulated_users,
+    zero_coordinates,
+    zero_out,
+)
 from reticent.ledger.durable import Files
 from reticent.ledger.lines import Ledger, Line, canonical, digest, read_ledger
 from reticent.ledger.participations import check as check_participations
-from reticent.ledger.participations import counting, occurred
+from reticent.ledger.participations import counting, occurred, of_simulated
 from reticent.ledger.releases import read_release, release_path, release_rounds
 from reticent.ledger.secrets import Intent, Secrets, place_of_secrets
+
+# Noise made again, compiled with other things around it, can come out this many units of the grid beside what it was; the
+# noise of a run is hundreds of thousands of them.
+LAST_DIGITS = 64
 
 GuaranteeOf = Callable[[dict[str, Any], float], dict[str, Any]]
 """From the accounting of a run (`reticent.accounting.run`), of the rounds that were made, and delta, its guarantee."""
@@ -256,9 +268,11 @@ def _participations(ledger: Ledger, intents: list[Intent]) -> str:
         raise Unknown("cohorts are not lists of user numbers")
     what = occurred(counting(intents, ledger.lines))
     check_participations(what, enforced(ledger.first["description"], ledger.rounds))
+    stated, planted = ledger.finished, simulated_users(ledger.first["description"])
+    if stated and planted and stated.get("simulated_users") != of_simulated(counting(intents, ledger.lines), planted):
+        raise Refused("The last line does not state when the simulated users took part, as the intents record it.")
     if not zero_out(ledger.first["description"]):
         return "within what was enforced"
-    stated = ledger.finished
     if stated and (stated["largest_participation"], stated["smallest_separation"]) != (
         what.largest,
         what.smallest_separation,
@@ -282,6 +296,11 @@ def _noise(ledger: Ledger, path: Path, intents: list[Intent], noise_of: NoiseOf 
             continue
         line, payload = read_release(release_path(path / "releases", round))
         sums = (np.frombuffer(payload, "<i4").astype(np.int64) - noise).astype(np.int32)
+        if (np.abs(sums[: zero_coordinates(ledger.first["description"])]) > LAST_DIGITS).any():
+            raise Refused(
+                f"The noise of round {round}, made again, is not what was released in coordinates that nobody moves: "
+                "other noise was released than the keys claim, or something was added to them."
+            )
         norm = line["grid"] * float(np.linalg.norm(sums.astype(np.float64)))
         most = newest[round].contributions * line["clip_norm"] * longest
         if norm > most:

@@ -30,5 +30,5 @@ def histogram(run: Run, secrets: str | Path | None = None) -> dict[int, int] | s
     for intent in counting(Secrets.open(place, run_id, Files()).intents(), run.ledger.lines):
         if not intent.integers:
             return f"How often a {run.unit} took part is not shown: cohorts are not lists of user numbers."
-        taken.update(intent.members)
+        taken.update(member for member in intent.members if member >= 0)  # simulated users are nobody
     return dict(sorted(Counter(taken.values()).items()))

@@ -167,7 +167,7 @@ def _recovered(setup: Setup, run: RunDirectory, rounds: Rounds, first: State, re
     elif recovery.replay:
         raise Refused(f"{run.path} has releases and no checkpoint; restore its checkpoints from a copy.")
     for replay in recovery.replay:
-        cohort, sampler = setup.sampler.cohort(state.sampler, replay.round)
+        cohort, sampler = setup.cohort(state.sampler, replay.round)
         if sorted(cohort.tolist()) != sorted(replay.intent.members):
             raise Refused(
                 f"The intent of round {replay.round} names another cohort than the sampler draws; restore it."
@@ -227,7 +227,7 @@ class _Job:
     def _one_round(self) -> None:
         began = time.perf_counter()
         round = self.run.next_round
-        cohort, sampler = self.setup.sampler.cohort(self.state.sampler, round)
+        cohort, sampler = self.setup.cohort(self.state.sampler, round)
         intent = self.run.begin(cohort.tolist())
         sums = self.rounds.sum_of(self.state, cohort, round)
         release, noise = self.rounds.noised(sums, self.state.noise, intent.row_key)

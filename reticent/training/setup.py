@@ -23,12 +23,13 @@ from reticent.mechanisms import Mechanism, Participation, load, make
 from reticent.mechanisms.storage import to_header
 from reticent.models import Model
 from reticent.models import make as make_model
-from reticent.population import Sampler, sampler_of
+from reticent.population import Sampler, SamplerState, sampler_of
 from reticent.privacy.clipping import Clipping
 from reticent.privacy.grid import Grid
 from reticent.privacy.noise import noise_deviation
 from reticent.privacy.weighting import ClippedDenominator, FixedDenominator
 from reticent.training.evaluation import HeldOut, held_out
+from reticent.training.planted import Planted
 from reticent.training.secure import Aggregation, aggregation_of
 
 VACUOUS = 50.0
@@ -61,6 +62,7 @@ class Setup:
     rounds: int
     guarantee: Guarantee | None
     description: Mapping[str, Any]
+    planted: Planted
     aggregation: Aggregation | None = None
 
     @property
@@ -70,8 +72,13 @@ class Setup:
 
     @property
     def size(self) -> int:
-        """Entries of a release."""
-        return self.model.parameters
+        """Entries of a release: those that nobody moves come first, then the model's."""
+        return self.planted.zero_coordinates + self.model.parameters
+
+    def cohort(self, state: SamplerState, round: int) -> tuple[np.ndarray, SamplerState]:
+        """The members of a round, simulated users with negative numbers, and the sampler's state after it."""
+        members, state = self.sampler.cohort(state, round)
+        return self.planted.numbered(members, self.data.train.users), state
 
     @property
     def release_at(self) -> Any:
@@ -122,7 +129,8 @@ def prepare(
     data = open_data(run_file, progress)
     model = model_of(run_file, data.train.tokenizer()) if model is None else model
     rounds = run_file.run.rounds
-    sampler = _sampler(run_file, data.train.users)
+    planted = Planted.declared(run_file) if stored is None else Planted.of(stored)
+    sampler = _sampler(run_file, data.train.users + planted.users)
     if stored is None:
         progress("optimising the mechanism", 0.0)
         base = _mechanism(run_file, sampler)
@@ -192,6 +200,7 @@ def prepare(
         "report_goal": sampler.expected_cohort,
         "model": {"kind": model.kind, "parameters": model.parameters, "vocabulary": model.vocabulary},
         "tokenizer": data.train.header["tokenizer"]["digest"],
+        **planted.described,
     }
     made = _rounds_within_budget(run_file, accounting, held)
     guarantee = _guarantee({**accounting, "rounds": made}, held)
@@ -209,6 +218,7 @@ def prepare(
         made,
         guarantee,
         description,
+        planted,
         aggregation,
     )
 

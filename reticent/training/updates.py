@@ -1,5 +1,6 @@
 """The sum of a cohort's clipped updates, as integers: the same whatever the chunks, threads and devices it is made on."""
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -60,17 +61,23 @@ class LocalWork:
 
 
 class CohortSums:
-    """Sums over cohorts drawn from one store. `close` ends its threads."""
+    """Sums over cohorts drawn from one store; the users of a second, `planted`, have the numbers -1, -2, ... `close` ends
+    its threads."""
 
-    def __init__(self, model: Model, store: Store, work: LocalWork, each: Each, seed: int) -> None:
+    def __init__(
+        self, model: Model, store: Store, work: LocalWork, each: Each, seed: int, planted: Store | None = None
+    ) -> None:
         self.model = model
         self.store = store
+        self.planted = planted
         self.work = work
         self.each = each
         self.seed = seed
         self.devices = _workers()
         self.skipping = self.devices[0].platform == "cpu"
         self.shapes: tuple[Shape, ...] = shapes(store, skipping=self.skipping, **work.rows)
+        if planted is not None:
+            self.shapes = with_shape(self.shapes, shapes(planted, most=1, **work.rows)[-1])
         self.clients = CLIENTS_ON_CPU if self.skipping else _clients_at_once(model, self.shapes[-1], work)
         self._pool = ThreadPoolExecutor(len(self.devices), thread_name_prefix="cohort")
         self._add = jax.jit(self._add_group, donate_argnums=0)
@@ -90,7 +97,11 @@ class CohortSums:
     def __call__(self, params: Any, cohort: np.ndarray, round: int) -> Contribution:
         """The sum of what `each` makes of the members' updates, on the first device. Secret until it is noised."""
         seed = (self.seed << 32) + round
-        groups = assemble_in_shapes(self.store, cohort, self.shapes, clients=self.clients, seed=seed, **self.work.rows)
+        how: dict[str, Any] = {"clients": self.clients, "seed": seed, **self.work.rows}
+        groups = assemble_in_shapes(self.store, cohort[cohort >= 0], self.shapes, **how)
+        if self.planted is not None:
+            writers = -1 - cohort[(cohort < 0) & (cohort >= -self.planted.users)]
+            groups = itertools.chain(groups, assemble_in_shapes(self.planted, writers, self.shapes, **how))
         lock = threading.Lock()
         totals = self._pool.map(lambda device: self._work_off(groups, lock, params, device), self.devices)
         first, *others = (jax.device_put(total, self.devices[0]) for total in totals)
@@ -123,6 +134,13 @@ class CohortSums:
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+def with_shape(found: tuple[Shape, ...], needed: Shape) -> tuple[Shape, ...]:
+    """The shapes, with one more where none of them holds what is needed."""
+    if any(steps >= needed[0] and batch >= needed[1] for steps, batch in found):
+        return found
+    return tuple(sorted({*found, needed}, key=lambda shape: (shape[0] * shape[1], shape)))
 
 
 def _workers() -> list[Any]:
