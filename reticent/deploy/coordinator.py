@@ -55,10 +55,10 @@ class Tally:
 @dataclass(frozen=True)
 class Hooks:
     """What must be durable before the next letters leave. `begin(names)`: these devices' updates are about to be asked
-    for; `ask()`: so are the shares that open their sum, after which the round is completed or burnt."""
+    for; `ask(names)`: so are the shares that open the sum of these, after which the round is completed or burnt."""
 
     begin: Callable[[list[str]], None]
-    ask: Callable[[], None]
+    ask: Callable[[list[str]], None]
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Coordinator:
     def attempt(
         self, round: Round, run: str, eligible: Callable[[str], bool], model: Callable[[], bytes], hooks: Hooks
     ) -> np.ndarray:
-        """The sum of exactly `report_goal` devices' updates, as int64 in units of the grid. Secret until it is noised.
+        """The sum of exactly `report_goal` devices' updates, as int32 in units of the grid. Secret until it is noised.
 
         Only devices that are `eligible` begin. Aborted, with the reason, if too few are left at a step; the hooks tell the
         caller how far it had got.
@@ -123,12 +123,12 @@ class _Attempt:
         self._send(self._close(), STEP)
         self._gather(lambda: len(self.state.agreements), self.round.fewest, goal)
         quorum = self._close()
-        self.hooks.ask()
+        self.hooks.ask(self.state.names(self.state.survivors))
         self._send(quorum, STEP)
         self._gather(lambda: len(self.state.opened), self.round.fewest, len(quorum))
         self._close()
         assert self.state.total is not None
-        return self.terms.code.decode(self.state.total, goal)
+        return self.terms.sums.units_of(self.terms.code(self.round).decode(self.state.total, goal))
 
     def _invite(self, goal: int) -> None:
         """Devices until there are enough, one more for each that declines."""
@@ -222,7 +222,9 @@ class _Attempt:
     def _is_late(self, message: bytes) -> bool:
         """Whether a message is of another round, attempt or step than the one that is under way."""
         kind = kind_of(message)
-        return kind is not None and (message[_DIGEST] != self.round.digest or kind < (self.state.collects or Kind.UNMASKING))
+        return kind is not None and (
+            message[_DIGEST] != self.round.digest or kind < (self.state.collects or Kind.UNMASKING)
+        )
 
     def _take_word(self, word: str) -> None:
         if word == OTHER_TERMS:

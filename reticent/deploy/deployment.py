@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,12 @@ from reticent.training.state import State
 
 log = logging.getLogger("reticent.server")
 
-ASKED = "asked.json"
+ASKED = "asked"
 
 
 @dataclass
 class Timers:
-    """The server's own copy of every device's timer: the last round that each was in, and in how many. A secret of the run."""
+    """The server's own copy of every device's timer: the last round that each was in, and in how many. A secret."""
 
     terms: Terms
     last: dict[int, int] = field(default_factory=dict)
@@ -166,9 +165,9 @@ class _Job:
 
     def settle(self, recovery: Recovery) -> None:
         """After a crash: a round whose shares had been asked for is burnt, since its sum may have been opened."""
-        asked = _read_asked(self.run)
         for intent in recovery.abandoned:
-            if asked == (intent.round, intent.attempt) and intent.round == self.run.next_round:
+            asked = self.run.secrets.directory / ASKED / f"{intent.round:08d}-{intent.attempt:04d}"
+            if asked.exists() and intent.round == self.run.next_round:
                 self._burn("the server stopped after the shares of its sum had been asked for")
 
     def run_rounds(self) -> None:
@@ -214,8 +213,8 @@ class _Job:
             opened.append(run.begin(numbers, contributions=self.terms.report_goal))
             self.timers.record(round, numbers)
 
-        def ask() -> None:
-            _write_asked(run, opened[0])
+        def ask(devices: list[str]) -> None:
+            _write_asked(run, opened[0], [self.numbers[name] for name in devices])
             asked.append(True)
 
         attempt = self.terms.round(run.run_id, round, run.attempts.get(round, 0), os.urandom(16))
@@ -316,16 +315,19 @@ class _Job:
             getattr(callback, what)(record)
 
 
-def _write_asked(run: RunDirectory, intent: Intent) -> None:
-    """Durable before the shares of a round's sum are asked for: after a crash it is known that they were."""
-    secrets = run.secrets
-    content = json.dumps({"round": intent.round, "attempt": intent.attempt}).encode()
-    run.files.write_file(secrets.directory / ASKED, content, by_way_of=secrets.unfinished, mode=0o600, replace=True)
+def _write_asked(run: RunDirectory, intent: Intent, devices: list[int]) -> None:
+    """Durable before the shares of a round's sum are asked for: that they were, and whose sum it is. A secret of the run."""
+    folder = run.secrets.directory / ASKED
+    run.files.make_directory(folder, 0o700)
+    content = json.dumps({"round": intent.round, "attempt": intent.attempt, "devices": devices}).encode()
+    name = f"{intent.round:08d}-{intent.attempt:04d}"
+    run.files.write_file(folder / name, content, by_way_of=run.secrets.unfinished, mode=0o600)
 
 
-def _read_asked(run: RunDirectory) -> tuple[int, int] | None:
-    path = run.secrets.directory / ASKED
-    with suppress(FileNotFoundError):
+def summed(secrets: Path) -> dict[int, list[int]]:
+    """Whose updates the sum of each round was of, by round: from a run's secrets directory."""
+    found = {}
+    for path in sorted((secrets / ASKED).glob("*")):
         content = json.loads(path.read_bytes())
-        return content["round"], content["attempt"]
-    return None
+        found[content["round"]] = content["devices"]
+    return found

@@ -1,10 +1,10 @@
 """The keys of a federation: TLS for the server, and for each device one to log in with and one to sign with.
 
-    authority/ca.key                    with which the server's certificate is signed: keep it offline
-    server/server.{pem,key}, ca.crt     the server's certificate and its key
-    server/registry.json                the devices' public signing keys
-    devices/NAME/                       a device's own: login.key, signing.key, registry.json, ca.crt
-    devices/NAME/login.key.pub          what the server registers
+authority/ca.key                    with which the server's certificate is signed: keep it offline
+server/server.{pem,key}, ca.crt     the server's certificate and its key
+server/registry.json                the devices' public signing keys
+devices/NAME/                       a device's own: login.key, signing.key, registry.json, ca.crt
+devices/NAME/login.key.pub          what the server registers
 """
 
 import datetime
@@ -129,8 +129,6 @@ def _server(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )

@@ -4,11 +4,8 @@ import dataclasses
 from typing import Any
 
 from reticent.config import RunFile, parse, resolved
-from reticent.deploy.terms import Terms, invited
+from reticent.deploy.terms import Terms
 from reticent.errors import Refused
-from reticent.privacy.clipping import Clipping
-from reticent.privacy.grid import Grid
-from reticent.privacy.noise import noise_deviation
 from reticent.training.setup import Progress, Setup, prepare
 
 TOLD = (
@@ -26,7 +23,6 @@ def make_terms(run_file: RunFile, progress: Progress = lambda stage, done: None)
     _check(run_file)
     setup = _on_devices(prepare(run_file, progress=progress))
     terms = Terms(resolved(run_file), dict(setup.description), setup.mechanism.arrays())
-    _ = terms.code
     terms.round("0", 0, 0, bytes(16))  # refuses a cohort that no secure sum is safe for
     return terms
 
@@ -77,16 +73,7 @@ def _check(run_file: RunFile) -> None:
 
 
 def _on_devices(setup: Setup) -> Setup:
-    """The setup with a grid that has room for all devices that a round begins with, for the unit that can be enforced."""
-    run_file = setup.run_file
-    assert run_file.clipping
-    assert run_file.population
-    assert run_file.population.report_goal
-    most = invited(run_file.population.report_goal, run_file.deploy.over_selection)
-    norm = run_file.clipping.norm
-    grid = Grid.finest(
-        most, norm, noise_deviation(setup.mechanism, run_file.run.rounds, setup.noise_multiplier, norm)
-    )
+    """The setup, stated for the unit that devices can enforce."""
     description: dict[str, Any] = dict(setup.description)
     accounting = dict(description["accounting"])
     left_out = [*description.get("not_covered", ()), TOLD]
@@ -95,6 +82,5 @@ def _on_devices(setup: Setup) -> Setup:
     else:
         # What it is composed with is stated for people, so the whole is, for those with one device.
         left_out.append(SEVERAL)
-    description |= {"accounting": accounting, "grid": grid.step, "not_covered": left_out}
-    clipping = Clipping(norm, grid, run_file.clipping.style, run_file.clipping.zero_above)
-    return dataclasses.replace(setup, grid=grid, clipping=clipping, description=description)
+    description |= {"accounting": accounting, "not_covered": left_out}
+    return dataclasses.replace(setup, description=description)

@@ -1,5 +1,7 @@
 """One round over devices that do as they like, in this process: real secure aggregation, random updates."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,8 @@ class Crowd:
 
         return answer
 
-    def ask(self):
+    def ask(self, names):
+        assert len(names) == self.terms.report_goal
         self.asked += 1
 
     def round(self, number=0, attempt=0, nonce=bytes(16)):
@@ -161,7 +164,7 @@ def test_whatever_the_server_asks_no_device_is_in_two_rounds_too_near(crowd):
     for device in crowd.devices.values():
         rounds = device.diary.rounds(RUN)
         assert rounds
-        assert all(later - earlier >= 2 for earlier, later in zip(rounds, rounds[1:]))  # noqa: B905, RUF007
+        assert all(later - earlier >= 2 for earlier, later in itertools.pairwise(rounds))
         assert any("rests until" in why for why in device.diary.refusals())
 
 
@@ -208,7 +211,9 @@ def test_a_device_without_these_terms_says_so(tmp_path, caplog):
 def test_late_double_and_senseless_answers_are_counted_and_change_nothing(tmp_path):
     crowd = Crowd(tmp_path, 16, terms_of(goal=5, over_selection=1.6))
     earlier = {}
-    crowd.bent = {step: lambda name, answer, step=step: earlier.setdefault((step, name), answer) for step in STEPS.values()}
+    crowd.bent = {
+        step: lambda name, answer, step=step: earlier.setdefault((step, name), answer) for step in STEPS.values()
+    }
     crowd.eligible = set(crowd.names[:8])
     crowd.round()
 

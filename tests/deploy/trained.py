@@ -8,6 +8,7 @@ from reticent.data.store import Store
 from reticent.deploy.budget import Budget
 from reticent.deploy.keys import make_keys
 from reticent.deploy.provisioning import provision
+from reticent.deploy.settings import read_registry
 from reticent.deploy.terms import Terms
 
 
@@ -17,7 +18,7 @@ def run_file(store: Path, overrides: tuple[str, ...] = (), **tables: dict[str, A
         "data": {"store": str(store), "sequence_length": 6},
         "model": {"kind": "lstm", "embedding": 8, "hidden": 12},
         "population": {"size": 1000, "report_goal": 3, "min_separation": 2},
-        "mechanism": {"kind": "blt", "buffers": 2},
+        "mechanism": {"kind": "toeplitz", "bands": 2},
         "clipping": {"norm": 0.5},
         "client": {"batch_size": 3},
         "privacy": {"noise_multiplier": 2.0, "delta": 1e-3},
@@ -40,3 +41,7 @@ def devices_of(folder: Path, store: Store, users: list[int], terms: Terms, compi
         provision(directory, budget=budget, store=store, user=user, terms=terms, compiled=compiled)
         made[name] = directory
     return made
+
+
+def registry_of(devices: dict[str, Path]) -> dict[str, bytes]:
+    return read_registry(next(iter(devices.values())) / "registry.json")
