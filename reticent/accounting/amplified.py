@@ -45,6 +45,7 @@ def amplified_guarantee(
     check_noise(noise_multiplier)
     check_inflation(clip_norm_inflation)
     check_probability(probability)
+    mechanism.check(rounds)
     if groups < 1:
         raise Refused(f"groups must be at least 1, got {groups!r}.")
     if estimator not in ESTIMATORS:
@@ -59,7 +60,7 @@ def amplified_guarantee(
             f"A {mechanism.kind} mechanism of {bands} bands is not amplified by sampling from {groups} group"
             f"{'s' if groups > 1 else ''}: the noise of a group's rounds overlaps. Use {bands} groups, or {groups} bands."
         )
-    kappa = float(mechanism.column_norms(rounds).max())
+    kappa = 1.0 if isinstance(mechanism, Independent) else float(mechanism.column_norms(rounds).max())
     moved = ESTIMATORS[estimator] * clip_norm_inflation * kappa / noise_multiplier
     beside = []
     if clip_count_noise is not None:

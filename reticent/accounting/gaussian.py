@@ -13,6 +13,9 @@ import math
 
 from reticent.errors import Refused
 
+TINY = 1e-7
+"""Below this mu delta is taken from its tangent, which is above it by a share of about mu."""
+
 
 def delta_of_gaussian(rho: float, epsilon: float) -> float:
     """The smallest delta at which one Gaussian of this rho is (epsilon, delta)-DP."""
@@ -26,9 +29,13 @@ def delta_of_gaussian(rho: float, epsilon: float) -> float:
         return 0.0 if math.isinf(epsilon) else 1.0
     mu = math.sqrt(2 * rho)
     x, y = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    root = math.sqrt(0.5)
+    if mu < TINY:
+        # R is convex and falls, so that R(x) - R(y) <= -mu R'(x); the difference itself would have no digits.
+        ratio = math.sqrt(math.pi / 2) * float(erfcx(x * root))
+        return math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * mu * max(0.0, 1 - x * ratio)
     if x < -3:
         return float(ndtr(-x) - math.exp(epsilon + log_ndtr(-y)))
-    root = math.sqrt(0.5)
     return float(0.5 * math.exp(-x * x / 2) * (erfcx(x * root) - erfcx(y * root)))
 
 

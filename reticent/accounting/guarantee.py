@@ -110,10 +110,13 @@ class Guarantee:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise Refused(f"A group has a whole number of at least 1 {self.unit}s, got {size!r}.")
         named: dict[str, Any] = {"unit": unit or self.unit}
+        if unit is not None and unit != self.unit:
+            named["assumptions"] = (
+                *self.assumptions,
+                f"a {unit} has at most {size} {self.unit}{'s' if size > 1 else ''}",
+            )
         if size == 1:
             return dataclasses.replace(self, **named)
-        if unit is not None and unit != self.unit:
-            named["assumptions"] = (*self.assumptions, f"a {unit} has at most {size} {self.unit}s")
         grouped = [part.grouped(size) for part in self.parts]
         if self.group == 1 and self.extra_delta == 0 and all(part is not None for part in grouped):
             named["parts"] = tuple(grouped)

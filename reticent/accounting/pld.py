@@ -15,10 +15,14 @@ from typing import Protocol
 
 import numpy as np
 
+from reticent.errors import Refused
+
 # The variance that the grid may add, as a share of all variance: epsilon grows by half of it, relatively.
 FINENESS = 2e-4
 MOST_POINTS = 2**15
 LEFT_OUT = 1e-11
+# The window of so many releases together has some 10^7 points.
+MOST_RELEASES = 10**9
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,13 @@ class Together:
     """All these releases of the same people together."""
 
     parts: Sequence[Releases]
+
+    def __post_init__(self) -> None:
+        times = sum(part.times for part in self.parts)
+        if times > MOST_RELEASES:
+            raise Refused(
+                f"{times:,} sampled releases are more than the {MOST_RELEASES:,} that can be composed exactly."
+            )
 
     def delta(self, epsilon: float) -> float:
         """Rounded up."""
@@ -108,10 +119,10 @@ class _Composed:
         """Rounded up."""
         if self.infinite >= delta:
             return math.inf
-        tilted = _Tilted(self, self._tilt_for(delta))
-        if tilted.covers(0.0) and tilted.delta(0.0) <= delta:
-            return 0.0
-        return max(0.0, tilted.epsilon(delta))
+        epsilon = max(0.0, _Tilted(self, self._tilt_for(delta)).epsilon(delta))
+        # Where all of the loss is about as small as this, the delta may cover it whole.
+        deviation = math.sqrt(self.about(0.0)[2])
+        return 0.0 if epsilon <= 2 * deviation and self.delta(0.0) <= delta else epsilon
 
     def is_below(self, epsilon: float, delta: float) -> bool:
         """Whether Chernoff's inequality alone shows that this delta is reached at this epsilon."""
@@ -206,9 +217,6 @@ class _Tilted:
             best = min(turns, key=lambda turn: (composed.about(self.tilt + turn)[0] - total + room) / abs(turn))
             ends.append((composed.log_moment(self.tilt + best) - self.total + room) / best)
         return ends[0], ends[1]
-
-    def covers(self, epsilon: float) -> bool:
-        return self.first * self.step <= epsilon <= (self.first + len(self.mass) - 1) * self.step
 
     def delta(self, epsilon: float) -> float:
         start = max(math.floor(epsilon / self.step) - self.first + 1, 0)

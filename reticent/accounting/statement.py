@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reticent.accounting.guarantee import NEIGHBOURS, Guarantee
+from reticent.accounting.rounding import upper
 from reticent.errors import Refused
 
 SETTINGS = {
@@ -126,11 +127,11 @@ def statement(
 
 
 def _formal(guarantee: Guarantee, delta: float, epsilon: float) -> str:
-    promise = f"(epsilon = {_up(epsilon)}, delta = {delta:.4g})-DP"
+    promise = f"(epsilon = {upper(epsilon)}, delta = {upper(delta)})-DP"
     if not math.isfinite(epsilon):
-        promise = f"no epsilon at delta = {delta:.4g}"
+        promise = f"no epsilon at delta = {upper(delta)}"
     if guarantee.rho is not None:
-        promise = f"{_up(guarantee.rho)}-zCDP and {promise}"
+        promise = f"{upper(guarantee.rho)}-zCDP and {promise}"
     return f"Training satisfies {promise}, for one {guarantee.unit} under {guarantee.adjacency} adjacency."
 
 
@@ -162,14 +163,6 @@ def _numbers(guarantee: Guarantee) -> tuple[str, ...]:
     if guarantee.sensitivity is not None:
         found.append(f"sensitivity {guarantee.sensitivity:.6g}, in clip norms")
     return tuple(_sentence(item) for item in found)
-
-
-def _up(value: float) -> str:
-    """Four digits, rounded up: what is printed is still true."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"
 
 
 def _sentence(text: str) -> str:

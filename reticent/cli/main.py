@@ -22,6 +22,7 @@ VERBS = {
     "doctor": ("doctor", "What is installed here, what is missing, and for which verb."),
     "data": ("data", "Import text by user, look at it, forget a user."),
     "mechanism": ("mechanism", "Make, compare and look at noise mechanisms."),
+    "plan": ("plan", "Plan a launch: mechanism, noise, reports a round, and the epsilon you will be able to state."),
     "account": ("account", "The guarantee of a training: epsilon, rho, and what they rest on."),
     "calibrate": ("calibrate", "The smallest noise multiplier for a target epsilon or rho."),
     "verify": ("verify", "Check a run from what it wrote: ledger, guarantee, and, with its secrets, the noise."),

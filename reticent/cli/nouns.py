@@ -1,5 +1,6 @@
 """What `account` and `calibrate` have in common: the nouns, each from its options to a guarantee for any noise."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -137,11 +138,20 @@ def amplified(
             f"A batch of {batch_size} is more than the {smallest} of the smallest of {groups} groups: lower --batch-size, "
             f"or use at most {max(population // batch_size, 1)} bands."
         )
-    if sampling == "shuffle":
-        return lambda noise: shuffled_guarantee(made, rounds, noise, smallest // batch_size, groups=groups, unit=unit)
-    return lambda noise: amplified_guarantee(
-        made, rounds, noise, batch_size / smallest, groups=groups, sampling=sampling, unit=unit
-    )
+    by_bands_alone = mechanism == "banded" and not Path(mechanism).is_file()
+
+    def of(noise: float) -> "Guarantee":
+        if sampling == "shuffle":
+            found = shuffled_guarantee(made, rounds, noise, smallest // batch_size, groups=groups, unit=unit)
+        else:
+            probability = batch_size / smallest
+            found = amplified_guarantee(made, rounds, noise, probability, groups=groups, sampling=sampling, unit=unit)
+        if not by_bands_alone:
+            return found
+        told = f"C has {groups} bands at most and columns of norm 1 at most, as optimised 'banded' mechanisms have"
+        return dataclasses.replace(found, assumptions=(*found.assumptions, told))
+
+    return of
 
 
 def sampled(
@@ -159,8 +169,6 @@ def sampled(
     clip_count_noise: ClipCountNoise = None,
 ) -> Of:
     """Poisson sampling and independent noise: DP-FedAvg, DP-FedSGD, ULS, DP-SGD."""
-    import dataclasses
-
     from reticent.accounting.amplified import sampled_guarantee
     from reticent.accounting.renyi import Moments, Renyi
     from reticent.accounting.sampled import Poisson
@@ -252,13 +260,15 @@ def told(guarantee: "Guarantee", delta: float) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """The same for people."""
-    epsilon = "infinite" if result["epsilon"] is None else f"{result['epsilon']:.4f}"
+    from reticent.accounting.rounding import upper
+
+    epsilon = "infinite" if result["epsilon"] is None else upper(result["epsilon"], 5)
     typer.echo(
-        f"epsilon {epsilon} at delta {result['delta']:.4g}, for one {result['unit']} under {result['adjacency']}"
+        f"epsilon {epsilon} at delta {upper(result['delta'], 5)}, for one {result['unit']} under {result['adjacency']}"
     )
     if result["rho"] is not None:
-        typer.echo(f"rho {result['rho']:.6g} (zCDP)")
-    typer.echo(f"noise multiplier {result['noise_multiplier']:.6g}, sensitivity {result['sensitivity']:.6g}")
+        typer.echo(f"rho {upper(result['rho'], 6)} (zCDP)")
+    typer.echo(f"noise multiplier {upper(result['noise_multiplier'], 7)}, sensitivity {result['sensitivity']:.6g}")
     for name, words in (
         ("epsilon_by_moments", "moments accountant"),
         ("epsilon_by_group_privacy", "generic group bound"),
@@ -266,7 +276,9 @@ def show(result: dict[str, Any]) -> None:
         if name in result:
             value = result[name]
             typer.echo(
-                f"for comparison, the {words}: epsilon {value:.4f}" if value < float("inf") else f"the {words} diverges"
+                f"for comparison, the {words}: epsilon {upper(value, 5)}"
+                if value < float("inf")
+                else f"the {words} diverges"
             )
     typer.echo(f"accounting: {result['accounting']}")
     typer.echo(f"neighbours: {result['adjacency_means']}")

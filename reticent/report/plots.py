@@ -16,6 +16,7 @@ from reticent.mechanisms import Mechanism
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 DOTS_PER_INCH = 144
 MARKED = 30  # Up to here each point of a line is marked.
@@ -110,6 +111,9 @@ def _draw(axes: "Axes", panel: Panel, theme: Theme) -> None:
         axes.set_xlim(0.4, max(panel.bars) + 1.6)
     if panel.whole and not panel.log_x:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis, is_log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
+        if is_log:
+            _plain_ticks(axis)
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if len(panel.curves) > 1:
@@ -125,6 +129,17 @@ def _draw(axes: "Axes", panel: Panel, theme: Theme) -> None:
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _plain_ticks(axis: "Axis") -> None:
+    """Over a few decades, numbers as people write them, at 1, 2 and 5 of each."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    if low > 0 and high < 2000 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _label(name: str) -> str:
