@@ -34,7 +34,8 @@ from reticent.secagg import Device as Aggregator
 log = logging.getLogger("reticent.device")
 
 Learner = Callable[[DeviceSettings, Terms, bytes, int], np.ndarray]
-"""From a model's parameters (float32, end to end) and the number of a round to this device's clipped update, in integers."""
+"""From a model's parameters (float32, end to end) and the number of a round to this device's clipped update, in whole units
+of the terms' grid."""
 ABANDONED_AFTER = 24 * 3600.0
 
 
@@ -78,9 +79,8 @@ class Device:
         attempt = terms.round(letter.run, letter.round, letter.attempt, letter.nonce)
         aggregator = self._aggregator(letter.run)
         advert = aggregator.join(attempt)
-        write_atomically(
-            aggregator.directory / "round", f"{letter.terms} {letter.round} {letter.attempt}".encode(), 0o600
-        )
+        joined = f"{letter.terms} {letter.round} {letter.attempt} {letter.nonce.hex()}"
+        write_atomically(aggregator.directory / "round", joined.encode(), 0o600)
         return advert
 
     def _step(self, letter: Letter, model: bytes) -> bytes:
@@ -88,7 +88,7 @@ class Device:
         joined = aggregator.directory / "round"
         if not joined.is_file():
             raise Refused("There is no round under way here.")
-        digest, round, attempt = joined.read_text().split()
+        digest, round, attempt, nonce = joined.read_text().split()
         if int(round) != letter.round:
             raise Refused(f"Round {round} is under way here, not round {letter.round}.")
         if letter.kind != DELIVERY:
@@ -98,8 +98,9 @@ class Device:
             raise Refused(f"The model of round {round} is not {terms.size} finite numbers.")
         # From here on this device has taken part, whatever becomes of its update.
         self.diary.take_part(terms, letter.run, letter.round, int(attempt), self.settings.budget.check)
-        words = terms.code.encode(self.learner(self.settings, terms, model, letter.round))
-        return aggregator.step(letter.body, words)
+        units = self.learner(self.settings, terms, model, letter.round)
+        code = terms.code(terms.round(letter.run, letter.round, int(attempt), bytes.fromhex(nonce)))
+        return aggregator.step(letter.body, code.encode(terms.sums.vector_of(units)))
 
     def _terms(self, digest: str) -> Terms:
         terms = self.settings.terms(digest)

@@ -16,10 +16,11 @@ def update_of(settings: DeviceSettings, terms: Terms, model: bytes, round: int) 
     """This device's clipped update of a model (its parameters as float32, end to end), in units of the terms' grid."""
     import jax
 
-    settings.compiled.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(settings.compiled))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
+        settings.compiled.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(settings.compiled))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return _update_of(settings, terms, model, round)
 
 

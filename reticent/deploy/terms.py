@@ -6,7 +6,7 @@ further word: how much a device clips, how long it rests, how many there must be
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ import numpy as np
 from reticent.errors import Refused
 from reticent.files import write_atomically
 from reticent.ledger.lines import canonical, digest
-from reticent.secagg import Integers, Round
+from reticent.secagg import GridSums, IntegerSums, RotatedCode, Round
+from reticent.secagg.encoding import Code
 from reticent.secagg.graph import quorum, tolerated
+from reticent.secagg.keys import derive
 
 SCHEMA = 1
-CORRUPTION = 0.05
-SLACK = 0.1
-"""Of the report goal: devices that may vanish after their update is in the sum."""
+TOLERATED = 0.05
+"""Where the run file does not say: the fraction of devices that may vanish after their update is in the sum, and that of
+those that may collude with the server."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Terms:
                 for name, one in content["arrays"].items()
             }
             terms = cls(content["run_file"], content["description"], arrays)
-            _ = (terms.invited, terms.size, terms.code, terms.settings)
+            terms.round("0", 0, 0, bytes(16))
         except Refused:
             raise
         except (ValueError, KeyError, TypeError) as error:
@@ -119,25 +121,33 @@ class Terms:
         return self.description["model"]["parameters"]
 
     @cached_property
-    def code(self) -> Integers:
-        """How a clipped update, integers on the release's grid already, becomes words: as it is, so that nothing is added
-        to its norm."""
-        largest = math.floor(self.description["clip_norm"] / self.description["grid"])
-        return Integers(self.size, largest, self.invited)
+    def sums(self) -> GridSums | IntegerSums:
+        """Between a clipped update, in units of the release's grid, and what is summed: as in simulation."""
+        norm, grid = self.description["clip_norm"], self.description["grid"]
+        scale = self.description["secure_aggregation"].get("scale")
+        if scale is None:
+            return IntegerSums(self.size, norm, self.report_goal, grid)
+        return GridSums(RotatedCode(self.size, norm, scale, self.report_goal), grid)
+
+    def code(self, round: Round) -> Code:
+        """The code of an attempt at a round, with the signs that it shares."""
+        code = self.sums.code
+        return replace(code, rotation=derive(round.digest, "rotation")) if isinstance(code, RotatedCode) else code
 
     def round(self, run: str, number: int, attempt: int, nonce: bytes) -> Round:
         """The attempt at a round as this copy of the terms has it. Whoever else has other terms gets another digest, and
         their messages are not taken."""
-        most = self.invited
-        corrupted = tolerated(most, self.settings["run"].get("tolerated_corruption", CORRUPTION))
-        fewest = max(self.report_goal - math.ceil(SLACK * self.report_goal), quorum(most, corrupted), corrupted + 2)
+        table, most, goal = self.settings["run"], self.invited, self.report_goal
+        corrupted = tolerated(most, table.get("tolerated_corruption", TOLERATED))
+        after = math.ceil(goal * table.get("tolerated_dropout", TOLERATED) - 1e-9)
+        fewest = min(max(goal - after, quorum(most, corrupted), corrupted + 2), goal)
         return Round(
             run=f"{run} {self.digest}",
             number=number,
             cohort=most,
-            length=self.size,
-            modulus_bits=self.code.modulus_bits,
-            dropouts=most - min(fewest, self.report_goal),
+            length=self.sums.code.length,
+            modulus_bits=self.sums.code.modulus_bits,
+            dropouts=most - fewest,
             corrupted=corrupted,
             attempt=attempt,
             nonce=nonce,

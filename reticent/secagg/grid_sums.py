@@ -90,7 +90,7 @@ class GridSums:
         """
         code, coins = self._of_round(seed)
         encoded = (code.encode(vector, coins and coins(name)) for name, vector in updates)
-        return self._on_grid(sum_of_words(encoded, code))
+        return self.units_of(sum_of_words(encoded, code))
 
     def by_protocol(
         self,
@@ -118,7 +118,7 @@ class GridSums:
             number=number,
             coins=coins,
         )
-        return self._on_grid(aggregate.total), aggregate.survivors
+        return self.units_of(aggregate.total), aggregate.survivors
 
     def _of_round(self, seed: bytes | None) -> tuple[RotatedCode, Callable[[str], bytes] | None]:
         """The code with the round's own signs, and every client's coins."""
@@ -133,7 +133,8 @@ class GridSums:
         # `step` comes from a square root, and is off by an ulp where it should be a power of two.
         return units if units >= 1 and abs(ratio - units) <= units * 2.0**-44 else None
 
-    def _on_grid(self, total: np.ndarray) -> np.ndarray:
+    def units_of(self, total: np.ndarray) -> np.ndarray:
+        """A decoded sum in grid units as int32: the server's half of a sum that devices made."""
         # Honest sums fit; an entry that does not is of somebody who broke the norm, and is cut rather than wrapped.
         units = self._units_per_step()
         if units:
@@ -166,6 +167,9 @@ class IntegerSums:
 
     def vector_of(self, units: np.ndarray) -> np.ndarray:
         return units
+
+    def units_of(self, total: np.ndarray) -> np.ndarray:
+        return total.astype(np.int32)
 
     def accounting(self) -> dict[str, Any]:
         return {"secure_aggregation": {"inflation": 1.0}}

@@ -27,6 +27,7 @@ def terms_of(
     rest_hours: float = 0.0,
     size: int = SIZE,
     name: str = "toy",
+    scale: float | None = None,
 ) -> Terms:
     """Terms of a run whose mechanism is independent noise."""
     run_file = parse(
@@ -57,6 +58,7 @@ def terms_of(
         "model": {"kind": "toy", "parameters": size, "vocabulary": 40},
         "report_goal": float(goal),
         "tokenizer": "toy",
+        "secure_aggregation": {"setting": "protocol"} | ({} if scale is None else {"scale": scale}),
     }
     return Terms(resolved(run_file), description, {})
 

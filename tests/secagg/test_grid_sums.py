@@ -122,14 +122,14 @@ def test_rounding_is_once_to_the_nearest_and_has_to_be_accounted():
     assert plan.rounded
     below, above = np.full(64, per_unit // 2 - 1), np.full(64, per_unit // 2 + 1)
     true_change = np.linalg.norm(above - below) * plan.code.step
-    change = np.linalg.norm(plan._on_grid(above).astype(float) - plan._on_grid(below)) * plan.grid
+    change = np.linalg.norm(plan.units_of(above).astype(float) - plan.units_of(below)) * plan.grid
     # Two sums that are all but the same, and come out a unit apart in every entry.
     assert change > 10 * true_change
     assert change <= true_change + plan.rounding
     assert plan.rounding == pytest.approx(2.0**-4 * 8, rel=1e-5)
     totals = np.random.default_rng(0).integers(-(10**7), 10**7, 64)
     exact = [round(Fraction(int(total)) * Fraction(1, per_unit)) for total in totals]
-    assert plan._on_grid(totals).tolist() == exact
+    assert plan.units_of(totals).tolist() == exact
 
 
 @pytest.mark.parametrize("drop", [{}, {"masked input": ["c3"], "agreement": ["c1"]}])
@@ -184,8 +184,8 @@ def test_a_vector_beyond_its_norm_is_cut_not_wrapped():
     plan = sums(dimension=64, grid=2.0**-22)
     for coarse in (plan, dataclasses.replace(plan, grid=2.0**-2)):
         huge = np.array([2**52, -(2**52)] * 32)
-        assert coarse._on_grid(huge).tolist()[0] > 2**31 - 2**14
-        assert coarse._on_grid(huge).tolist()[1] < -(2**31) + 2**14
+        assert coarse.units_of(huge).tolist()[0] > 2**31 - 2**14
+        assert coarse.units_of(huge).tolist()[1] < -(2**31) + 2**14
 
 
 def test_bad_grids_are_refused_before_the_round():
