@@ -25,11 +25,18 @@ def check_memory(rounds: int, bands: int) -> None:
 
 
 def optimal_columns(
-    participation: Participation, objective: str, workload: Workload, bands: int, equal_norms: bool
+    participation: Participation,
+    objective: str,
+    workload: Workload,
+    bands: int,
+    equal_norms: bool,
+    *,
+    tighter: float = 1.0,
 ) -> np.ndarray:
     """The best C with this many bands, by columns: entry [j, l] is C[j + l, j]. The start is BandToep's optimum.
 
-    With equal norms every column has norm 1; without, the pools of `Norms` have sum 1.
+    With equal norms every column has norm 1; without, the pools of `Norms` have sum 1. `tighter` divides the change of the
+    loss at which it ends: above 1 the loss changes no more in its fourth digit, and it takes several times longer.
     """
     from reticent.mechanisms.toeplitz import optimal_band
 
@@ -68,5 +75,5 @@ def optimal_columns(
     start /= np.linalg.norm(start, axis=1, keepdims=True)
     point = np.concatenate([start.ravel(), np.zeros(len(norms.pool))])
     for weigh, rest_change in STAGES[objective]:
-        point = minimise(lambda p, w=weigh: loss(p, w), point, history=HISTORY, rest_change=rest_change)  # type: ignore[misc]
+        point = minimise(lambda p, w=weigh: loss(p, w), point, history=HISTORY, rest_change=rest_change / tighter)  # type: ignore[misc]
     return columns_of(point)[0]

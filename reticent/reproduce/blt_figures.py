@@ -11,7 +11,7 @@ from reticent.report import plots
 from reticent.report.plots import Curve, Panel
 from reticent.reproduce.made import made
 from reticent.reproduce.printed import printed
-from reticent.reproduce.result import Line, Result
+from reticent.reproduce.result import Line, Result, claim
 
 ROUNDS, SEPARATION = 2000, 400
 
@@ -56,9 +56,9 @@ def figure4(fast: bool) -> Result:
         "BLT, Figure 4: RmsLoss for three participations",
         "n = 2000, at most 3 participations, all mechanisms for RmsLoss.",
         (
-            _claim("BandMF(b=400) ahead of BLT(b=400) at its own separation", near < 1, near),
-            _claim("BLT(b=400) ahead where participations are dense, at 50", early > 1, early),
-            _claim("BandMF significantly worse at 999", at_end > 1.02, at_end),
+            claim("BandMF(b=400) ahead of BLT(b=400) at its own separation", near < 1, near),
+            claim("BLT(b=400) ahead where participations are dense, at 50", early > 1, early),
+            claim("BandMF significantly worse at 999", at_end > 1.02, at_end),
         ),
         (_relative(points, losses, "BLT(b=400)"), _absolute(points, losses, "RmsLoss")),
     )
@@ -75,10 +75,10 @@ def figure5(fast: bool) -> Result:
         "BLT, Figure 5: RmsLoss with as many participations as fit",
         "n = 2000 and separations that divide it, all mechanisms for RmsLoss.",
         (
-            _claim(
+            claim(
                 "BandMF(b=400) slightly ahead at 400", 0.9 < ratios[points.index(400)] < 1, ratios[points.index(400)]
             ),
-            _claim("BandMF(b=400) degrades faster below it, at 40", ratios[0] > 1, ratios[0]),
+            claim("BandMF(b=400) degrades faster below it, at 40", ratios[0] > ratios[points.index(400)], ratios[0]),
         ),
         (_relative(points, losses, "BLT(b=400)"), _absolute(points, losses, "RmsLoss")),
     )
@@ -107,9 +107,9 @@ def figure6(fast: bool) -> Result:
         "BLT, Figure 6: RmsLoss where the run is longer or shorter than planned",
         "A separation of 400 and as many participations as fit; BandMF runs only as long as it was optimised for.",
         (
-            _claim(f"d = 1 is not sufficient: relative RmsLoss above {text['one_buffer']}",
+            claim(f"d = 1 is not sufficient: relative RmsLoss above {text['one_buffer']}",
                    relative[0] > float(text["one_buffer"]), relative[0]),
-            _claim("d = 2 and d = 5 almost equivalent, within 1.5%", apart < 0.015, 1 + apart),
+            claim("d = 2 and d = 5 almost equivalent, within 1.5%", apart < 0.015, 1 + apart),
             Line("memory, BandMF over BLT(d=2)", text["savings"], memory[0] / memory[1]),
         ),
         (_relative(points, shown, best, "rounds", log_x=False), _absolute(points, shown, "RmsLoss", "rounds", log_x=False)),
@@ -132,7 +132,7 @@ def figure7(fast: bool) -> Result:
     return Result(
         "BLT, Figure 7: BLT beside BandToep and BandFHU",
         "n = 2000, at most 5 participations, optimised for a separation of 400.",
-        (_claim("BLT comparable or better everywhere: within 7% of the best", worst < 1.07, worst),),
+        (claim("BLT comparable or better everywhere: within 7% of the best", worst < 1.07, worst),),
         (_relative(points, losses, "BLT(k=5)", log_x=False),),
     )
 
@@ -146,7 +146,7 @@ def figure8(fast: bool) -> Result:
         "BLT, Figure 8: coefficients of the production BLTs",
         "The parameters of Appendix F.",
         (
-            _claim("those for a separation of 100 decay faster than for 400 and 1,000",
+            claim("those for a separation of 100 decay faster than for 400 and 1,000",
                    late[0] < min(late[1:]), late[0]),
         ),
         plot.panels,
@@ -230,11 +230,6 @@ def _relative(
         for name, values in losses.items()
     )
     return Panel(f"relative to {to}", x, "RmsLoss, relative", curves, log_x=log_x)
-
-
-def _claim(what: str, holds: bool, ours: float) -> Line:
-    """What the paper's text says of a figure without a number: that it holds (1) is compared, the number is beside."""
-    return Line(f"{what} (1: it is so)", "1", float(holds), beside={"ratio": ours})
 
 
 def _seconds(kind: str, rounds: int, size: int) -> float:

@@ -82,6 +82,11 @@ class Result:
         }
 
 
+def claim(what: str, holds: bool, number: float) -> Line:
+    """What a paper says in words of a figure: that it holds is compared, 1 for yes; our number for it is beside."""
+    return Line(f"{what} (1: it is so)", "1", float(holds), beside={"number": float(number)})
+
+
 def last_digit(printed: str) -> float:
     """The worth of one unit of the last digit of a printed number: 0.01 for 4.63, 0.0001 for 1.40e-2."""
     mantissa, _, exponent = printed.lower().partition("e")
