@@ -82,6 +82,10 @@ class Data(Table):
     max_examples_per_user: Count | None = Field(
         default=None, description="Examples of one user in one round at most (for els and uls: the group size)."
     )
+    max_examples_per_round: Count | None = Field(
+        default=None,
+        description="For els with a sampler that is not random: examples of one user under one row of noise at most.",
+    )
     max_tokens_per_user: Count | None = Field(default=None, description="Tokens of one user in one round at most.")
     sequence_length: Count = Field(
         default=20, description="Tokens per row; longer examples go on in further rows, each counted as an example."
@@ -107,6 +111,9 @@ class Model(Table):
     compute_dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="What matrix products run in; parameters and updates are float32."
     )
+    checkpointing: bool = Field(
+        default=False, description="For transformers: make inner values anew in the backward pass, to need less memory."
+    )
     checkpoint: str | None = Field(default=None, description="Directory of a finished or pretrained run to start from.")
 
 
@@ -114,7 +121,13 @@ class Population(Table):
     """[population]"""
 
     size: Count | None = Field(
-        default=None, description="Users there are: a public estimate, never counted off the private data."
+        default=None,
+        description="Users (for dpsgd: examples) there are: a public estimate, never counted off the private data.",
+    )
+    examples: Count | None = Field(
+        default=None,
+        description="For els: examples there are, at most the group size of each user, by a public estimate; without it "
+        "size times the group size.",
     )
     sampler: SamplerKind = Field(default="min-separated", description="How a round's cohort is chosen.")
     report_goal: Count | None = Field(
@@ -137,6 +150,11 @@ class Population(Table):
     )
     shards: Count | None = Field(
         default=None, description="For shuffled-shards: shards, ordered once, shuffled within."
+    )
+    accounted_as: Literal["poisson"] | None = Field(
+        default=None,
+        description="For shuffled-epochs: account shuffled cohorts as if Poisson-sampled, as is often done; the result "
+        "is an estimate.",
     )
     simulated_cohort: Count | None = Field(
         default=None,
@@ -163,6 +181,14 @@ class Clipping(Table):
     norm: Positive = Field(description="Clip norm: the largest Euclidean norm of one user's (or example's) update.")
     style: Literal["flat", "per-layer"] = Field(
         default="flat", description="Clip the whole update, or each of its m arrays to norm / sqrt(m)."
+    )
+    gradients: Literal["auto", "together", "single"] = Field(
+        default="auto",
+        description="For els, uls and dpsgd: clip gradients without making single ones (together, for models that can), "
+        "or one by one.",
+    )
+    normalised: bool = Field(
+        default=False, description="Divide the average by the norm, so that learning rates suit every norm."
     )
     estimator: Literal["fixed", "clipped"] = Field(
         default="fixed",
@@ -201,6 +227,13 @@ class Client(Table):
     epochs: Count = Field(default=1, description="For fedavg: passes over a user's examples in a round.")
     batch_size: Count = Field(default=16, description="Examples per local step (for pretrain: per step).")
     learning_rate: Positive = Field(default=0.5, description="For fedavg: learning rate of a local step of SGD.")
+    local_training: bool = Field(
+        default=False, description="For uls: a user's update is local training, as for fedavg, not one gradient."
+    )
+    micro_batch: Count | None = Field(
+        default=None,
+        description="For els, uls and dpsgd: rows computed at once; without it as many as a trial finds best.",
+    )
 
 
 class Server(Table):
@@ -209,6 +242,10 @@ class Server(Table):
     optimizer: str = Field(default="sgd", description="An optax optimiser by name.")
     learning_rate: Positive = Field(default=1.0, description="Its learning rate, on the averaged update.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="For sgd: momentum.")
+    schedule: Literal["constant", "cosine"] = Field(
+        default="constant",
+        description="The learning rate between warm-up and cool-down: as it is, or falling as half a cosine to 1/20 of it.",
+    )
     warm_up: Fraction = Field(
         default=0.0, description="Fraction of the rounds in which the learning rate rises, from 1/20 of it."
     )
@@ -232,6 +269,11 @@ class Privacy(Table):
     epsilon_budget: Positive | None = Field(
         default=None,
         description="With noise_multiplier: end the run before the round that would take epsilon above this.",
+    )
+    composed_with: tuple[str, ...] = Field(
+        default=(),
+        strict=False,
+        description="Files of `reticent tune`: what was learned from the same people before, added to the guarantee.",
     )
     random_bits: Literal["chacha20", "threefry"] = Field(
         default="chacha20", description="What noise is made from; threefry (64-bit keys) only with simulated_row_seed."

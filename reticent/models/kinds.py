@@ -65,12 +65,14 @@ def make(
     hidden: int | None = None,
     compute_dtype: str = "float32",
     unknown: int | None = 3,
+    checkpointing: bool = False,
     **more: int | None,
 ) -> Model:
     """The built-in model of this name; a size that is None is the kind's own.
 
     `vocabulary` counts the special ids too. `unknown` is the id of the unknown word, which is never counted as
-    predicted (None: there is none). Parameters are float32; `compute_dtype` is what matrix products run in.
+    predicted (None: there is none). Parameters are float32; `compute_dtype` is what matrix products run in;
+    `checkpointing`, for transformers, makes inner values anew in the backward pass rather than keep them.
     """
     if kind not in KINDS:
         raise Refused(f"There is no model {kind!r}; there are {', '.join(KINDS)}.")
@@ -86,5 +88,10 @@ def make(
         if size < 1:
             raise Refused(f"model.{name} must be at least 1, got {size}.")
         sizes[name] = size
+    fixed = dict(chosen.fixed)
+    if checkpointing:
+        if chosen.module != TRANSFORMER:
+            raise Refused(f"A model of kind {kind!r} has no gradient checkpointing; it is for transformers.")
+        fixed["checkpointing"] = True
     make_it = import_module(chosen.module).make
-    return make_it(kind=kind, compute_dtype=compute_dtype, unknown=unknown, **chosen.fixed, **sizes)
+    return make_it(kind=kind, compute_dtype=compute_dtype, unknown=unknown, **fixed, **sizes)

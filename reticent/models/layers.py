@@ -1,4 +1,4 @@
-"""The layers through which every parameter of a transformer enters, each known by its inputs.
+"""The layers through which every parameter of a transformer or an LSTM enters, each known by its inputs.
 
 A gradient of such a parameter is made of the layer's inputs and of the cotangents of its outputs, so that norms of
 gradients per example can be had without the gradients: pass a model other `Layers` with the same meaning.
@@ -25,9 +25,25 @@ def lookup(params: Params, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return params["table"][ids].astype(dtype)
 
 
+def widened(params: Params, inputs: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The same as `linear`, of float32 inputs, accumulated and returned in float32."""
+    outputs = product(inputs, params["kernel"], dtype)
+    return outputs + params["bias"] if "bias" in params else outputs
+
+
 def scores(params: Params, inputs: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """inputs @ table[ids, width]^T in `dtype`, accumulated and returned in float32."""
-    return product(inputs.astype(jnp.float32), params["table"].T, dtype)
+    """inputs @ table[ids, width]^T + bias[ids] (where there is one) in `dtype`, accumulated and returned in float32."""
+    outputs = product(inputs.astype(jnp.float32), params["table"].T, dtype)
+    return outputs + params["bias"] if "bias" in params else outputs
+
+
+def recurrent(
+    params: Params, inputs: jax.Array, run: Callable[[Callable[[jax.Array], jax.Array], jax.Array], jax.Array],
+    dtype: jnp.dtype,
+) -> jax.Array:
+    """`run(times_kernel, inputs)`: the states [batch, length, units] of a recurrent layer, from the state 0, which enters
+    each step only as `inputs` + times_kernel(state before it)."""
+    return run(lambda state: product(state, params["kernel"], dtype), inputs)
 
 
 def layer_norm(params: Params, inputs: jax.Array, epsilon: float) -> jax.Array:
@@ -51,6 +67,8 @@ class Layers:
 
     linear: Callable[[Params, jax.Array, jnp.dtype], jax.Array] = linear
     lookup: Callable[[Params, jax.Array, jnp.dtype], jax.Array] = lookup
+    widened: Callable[[Params, jax.Array, jnp.dtype], jax.Array] = widened
     scores: Callable[[Params, jax.Array, jnp.dtype], jax.Array] = scores
+    recurrent: Callable[..., jax.Array] = recurrent
     layer_norm: Callable[[Params, jax.Array, float], jax.Array] = layer_norm
     rms_norm: Callable[[Params, jax.Array, float], jax.Array] = rms_norm

@@ -19,8 +19,9 @@ class Model:
     `key` is for models that draw at random in training; the built-in ones do not. `parameters` counts the entries.
 
     `layered(params, tokens, layers)` is `apply` through other `reticent.models.layers.Layers`, for models whose every
-    parameter enters through them and whose rows do not see each other; None for the rest. `compute_dtype` is what its
-    matrix products run in.
+    parameter enters through them and whose rows do not see each other; None for the rest. Its `params` are those that
+    `by_layer` makes of the model's (None: the same), which may rename and regroup the arrays and nothing else.
+    `compute_dtype` is what its matrix products run in.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Model:
     apply: Callable[[Params, Any], Any]
     layered: Callable[[Params, Any, Any], Any] | None = None
     compute_dtype: str = "float32"
+    by_layer: Callable[[Params], Params] | None = None
 
 
 def language_model(
@@ -42,10 +44,12 @@ def language_model(
     unknown: int | None = 3,
     layered: Callable[[Params, Any, Any], Any] | None = None,
     compute_dtype: str = "float32",
+    by_layer: Callable[[Params], Params] | None = None,
 ) -> Model:
     """A model of any two JAX functions: `init(key) -> params` and `apply(params, tokens) -> logits`.
 
-    `unknown` is the id of the unknown word (None: there is none); `layered` and `compute_dtype` are as in `Model`.
+    `unknown` is the id of the unknown word (None: there is none); `layered`, `compute_dtype` and `by_layer` are as in
+    `Model`.
     """
     import jax
 
@@ -56,7 +60,7 @@ def language_model(
 
     shapes = jax.eval_shape(init, jax.random.key(0))
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    return Model(kind, vocabulary, parameters, init, loss, apply, layered, compute_dtype)
+    return Model(kind, vocabulary, parameters, init, loss, apply, layered, compute_dtype, by_layer)
 
 
 def inputs_of(tokens: Any) -> Any:

@@ -10,9 +10,12 @@ With V words, width E and H units they have these numbers of parameters:
   2 V E + V + 3 H (2 E + 1) + H E.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
+from reticent.models.layers import Layers
 from reticent.models.model import Model, Params, language_model
 from reticent.models.products import product
 
@@ -69,7 +72,36 @@ def make(
             return product(outputs, table.T, dtype)
         return product(outputs, params["output"]["embedding"].T, dtype) + params["output"]["bias"]
 
-    return language_model(init, apply, vocabulary=vocabulary, kind=kind, unknown=unknown)
+    def layered(named: Params, tokens: jax.Array, layers: Layers) -> jax.Array:
+        inputs = layers.lookup(named["embedding"], tokens, jnp.dtype(jnp.float32))
+        gates = layers.widened(named["input"], inputs, dtype)
+        states = layers.recurrent(named["recurrent"], gates, lstm_states, dtype)
+        outputs = layers.widened(named["projection"], states, dtype)
+        return layers.scores(named["output"], outputs, dtype)
+
+    plain = not coupled and not tied
+    return language_model(
+        init,
+        apply,
+        vocabulary=vocabulary,
+        kind=kind,
+        unknown=unknown,
+        layered=layered if plain else None,
+        by_layer=by_layer if plain else None,
+        compute_dtype=compute_dtype,
+    )
+
+
+def by_layer(params: Params) -> Params:
+    """The parameters of an LSTM under the names by which `reticent.models.layers` knows them."""
+    cell, output = params["cell"], params["output"]
+    return {
+        "embedding": {"table": params["embedding"]},
+        "input": {"kernel": cell["input"], "bias": cell["bias"]},
+        "recurrent": {"kernel": cell["recurrent"]},
+        "projection": params["projection"],
+        "output": {"table": output["embedding"], "bias": output["bias"]},
+    }
 
 
 def unit_rows(table: jax.Array) -> jax.Array:
@@ -80,11 +112,20 @@ def unit_rows(table: jax.Array) -> jax.Array:
 def lstm(cell: Params, inputs: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """The states of one layer from zero: float32[length, batch, units] of float32[length, batch, width]."""
     gates = product(inputs, cell["input"], dtype) + cell["bias"]
-    zeros = jnp.zeros((inputs.shape[1], cell["recurrent"].shape[0]), jnp.float32)
+    return _lstm(lambda state: product(state, cell["recurrent"], dtype), gates)
+
+
+def lstm_states(times_kernel: Callable[[jax.Array], jax.Array], gates: jax.Array) -> jax.Array:
+    """The states [batch, length, units] of one layer from zero, of what enters its gates [batch, length, 4 units]."""
+    return jnp.swapaxes(_lstm(times_kernel, jnp.swapaxes(gates, 0, 1)), 0, 1)
+
+
+def _lstm(times_kernel: Callable[[jax.Array], jax.Array], gates: jax.Array) -> jax.Array:
+    zeros = jnp.zeros((gates.shape[1], gates.shape[2] // 4), jnp.float32)
 
     def step(carry: tuple[jax.Array, jax.Array], gate: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         memory, state = carry
-        gate = gate + product(state, cell["recurrent"], dtype)
+        gate = gate + times_kernel(state)
         forget, enter, candidate, leave = jnp.split(gate, 4, axis=-1)
         memory = jax.nn.sigmoid(forget) * memory + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
         state = jax.nn.sigmoid(leave) * jnp.tanh(memory)

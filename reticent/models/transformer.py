@@ -28,7 +28,8 @@ from reticent.models.model import Model, Params, language_model
 class Shape:
     """What there is in a transformer. GPT-2's and Llama's are the two ends; rows of tokens go up to `longest`.
 
-    Learned positions need `longest`; rotary ones reach as far as they are asked to and ignore it.
+    Learned positions need `longest`; rotary ones reach as far as they are asked to and ignore it. With `checkpointing` the
+    backward pass makes a block's inner values anew rather than keep them: less memory, a third more work.
 
     `biases` is True (all linear layers), False (none), or the names of those that have one. `rotary_rates` are the angles
     per position of each pair of entries where they are not powers of `rotary_base`, `rotary_gain` multiplies what is
@@ -64,6 +65,7 @@ class Shape:
     attention_scale: float | None = None
     attention_cap: float | None = None
     score_cap: float | None = None
+    checkpointing: bool = False
 
     def __post_init__(self) -> None:
         if self.heads % self.key_value_heads:
@@ -88,6 +90,7 @@ def make(
     hidden: int,
     layers: int,
     heads: int,
+    checkpointing: bool = False,
 ) -> Model:
     """The built-in transformer: rotary positions, RMS norms, gated SiLU, tied embeddings, no biases."""
     if embedding % heads:
@@ -101,6 +104,7 @@ def make(
         head_width=embedding // heads,
         feed_forward=hidden,
         longest=0,
+        checkpointing=checkpointing,
     )
     return transformer(shape, compute_dtype=compute_dtype, unknown=unknown, kind=kind)
 
@@ -256,7 +260,8 @@ def apply(
     narrow = any(0 < window < length for window in shape.windows) or shape.windowed_rates is not None
     windows = jnp.asarray(shape.windows, jnp.int32) if shape.windows and narrow else None
     blocks = {**params["layers"], "adapters": adapted} if adapted else params["layers"]
-    stream, _ = jax.lax.scan(one, stream, (blocks, windows))
+    block_by_block = jax.checkpoint(one) if shape.checkpointing else one
+    stream, _ = jax.lax.scan(block_by_block, stream, (blocks, windows))
     stream = norm(params["final_norm"], stream, shape.norm_epsilon)
     scores = layers.scores(params["embedding" if shape.tied else "output"], stream, dtype)
     return scores if shape.score_cap is None else capped(scores, shape.score_cap)

@@ -26,6 +26,7 @@ from reticent.training.events import Callback, listening
 from reticent.training.rounds import Rounds
 from reticent.training.setup import Progress, Setup, prepare
 from reticent.training.state import State
+from reticent.training.work import WorkOf, federated
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def train(
     out: str | Path,
     *,
     model: Model | None = None,
+    work_of: WorkOf = federated,
     callbacks: Iterable[Callback] = (),
     going_on: bool = False,
     secrets: str | Path | None = None,
@@ -52,11 +54,14 @@ def train(
 ) -> Trained:
     """Trains what a run file asks for into the run directory `out`, verifies it and writes its report.
 
-    `model` takes the place of the built-in ones; `going_on` resumes a run where it stopped, in whatever instant that was;
+    `model` takes the place of the built-in ones; `work_of` is the algorithm, devices' rounds unless another is given
+    (`reticent.finetune.work_of` for "els", "uls" and "dpsgd"); `going_on` resumes a run where it stopped, in whatever instant that was;
     `secrets` is the folder that its secrets directory is made in, and removed from when the run is finished and verified.
     """
     out = Path(out).absolute()
-    with listening(callbacks) as told, _begun(run_file, out, model, going_on, secrets, files, progress) as begun:
+    with listening(callbacks) as told, _begun(
+        run_file, out, model, work_of, going_on, secrets, files, progress
+    ) as begun:
         job = _Job(begun, told)
         job.run_rounds()
         return job.finish(secrets)
@@ -77,13 +82,14 @@ def _begun(
     run_file: RunFile,
     out: Path,
     model: Model | None,
+    work_of: WorkOf,
     going_on: bool,
     secrets: str | Path | None,
     files: Files | None,
     progress: Progress,
 ) -> Iterator[_Begun]:
     stored, arrays = _stored(run_file, out) if going_on else (None, None)
-    setup = prepare(run_file, model=model, stored=stored, arrays=arrays, progress=progress)
+    setup = prepare(run_file, model=model, work_of=work_of, stored=stored, arrays=arrays, progress=progress)
     progress("compiling", 0.0)
     params = first_params(setup)
     rounds = Rounds(setup, params)

@@ -11,17 +11,15 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from reticent.config import RunFile
 from reticent.data.store import Store
 from reticent.privacy.clipping import Contribution
 from reticent.privacy.keys import row_key, simulation_threefry_key
 from reticent.privacy.noise import add_noise
 from reticent.training.planted import RAW_NORM
-from reticent.training.secure import SecureSums
 from reticent.training.server import server_optimizer
 from reticent.training.setup import Setup
 from reticent.training.state import State
-from reticent.training.updates import CohortSums, LocalWork
+from reticent.training.work import local_work as local_work
 
 CANARIES_AT_ONCE = 8
 
@@ -39,7 +37,7 @@ class Rounds:
             setup.mechanism, run_file.run.rounds, setup.noise_multiplier, run_file.clipping.norm, setup.grid
         )
         self._folder = tempfile.TemporaryDirectory()
-        self.sums = _sums(setup, self._texts())
+        self.sums = setup.work.sums(setup, self._texts())
         self._present = setup.planted.present
         self._add_canaries = jax.jit(self._with_canaries, donate_argnums=0)
         self._key = simulation_threefry_key if run_file.privacy.random_bits == "threefry" else row_key
@@ -106,32 +104,12 @@ class Rounds:
     def _serve(self, params: Any, optimizer: Any, release: jax.Array) -> tuple[Any, Any]:
         # What is released are model deltas, and a gradient points the other way.
         average = -self.setup.estimator.average(release[self.setup.planted.zero_coordinates :], self.setup.grid)
+        assert self.setup.run_file.clipping
+        if self.setup.run_file.clipping.normalised:
+            average = average / self.setup.clipping.norm
         step, optimizer = self.optimizer.update(self._unravel(average), optimizer, params)
         return optax.apply_updates(params, step), optimizer
 
     def close(self) -> None:
         self.sums.close()
         self._folder.cleanup()
-
-
-def _sums(setup: Setup, planted: Store | None) -> CohortSums:
-    table = setup.run_file.run
-    of = (setup.model, setup.data.train, local_work(setup.run_file), setup.clipping, table.seed, planted)
-    if setup.aggregation is None:
-        return CohortSums(*of)
-    return SecureSums(setup.aggregation, setup.grid, table.simulated_row_seed, *of)
-
-
-def local_work(run_file: RunFile) -> LocalWork:
-    """What a run file has a client do."""
-    return LocalWork(
-        batch_size=run_file.client.batch_size,
-        sequence_length=run_file.data.sequence_length,
-        learning_rate=run_file.client.learning_rate,
-        epochs=run_file.client.epochs if run_file.run.algorithm == "fedavg" else 1,
-        one_step=run_file.run.algorithm == "fedsgd",
-        max_examples=run_file.data.max_examples_per_user,
-        max_tokens=run_file.data.max_tokens_per_user,
-        packed=run_file.data.packed,
-        weight_cap=run_file.clipping.weight_cap if run_file.clipping else None,
-    )

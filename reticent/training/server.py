@@ -25,15 +25,19 @@ def server_optimizer(server: Server, rounds: int) -> optax.GradientTransformatio
 
 
 def schedule(server: Server, rounds: int) -> optax.Schedule:
-    """The learning rate by round: it rises linearly in the first rounds and falls in the last (BandMF, App. I)."""
+    """The learning rate by round: it rises linearly in the first rounds and falls in the last (BandMF, App. I); in between
+    it is constant, or falls as half a cosine."""
     peak, rise, fall = server.learning_rate, round(server.warm_up * rounds), round(server.cool_down * rounds)
+    middle, end = optax.constant_schedule(peak), peak
+    if server.schedule == "cosine":
+        middle, end = optax.cosine_decay_schedule(peak, max(rounds - rise - fall, 1), alpha=LOWEST), LOWEST * peak
     if not rise and not fall:
-        return optax.constant_schedule(peak)
+        return middle
     return optax.join_schedules(
         [
             optax.linear_schedule(LOWEST * peak, peak, rise),
-            optax.constant_schedule(peak),
-            optax.linear_schedule(peak, LOWEST * peak, fall),
+            middle,
+            optax.linear_schedule(end, LOWEST * peak, fall),
         ],
         [rise, rounds - fall],
     )

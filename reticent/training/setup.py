@@ -23,7 +23,7 @@ from reticent.mechanisms import Mechanism, Participation, load, make
 from reticent.mechanisms.storage import to_header
 from reticent.models import Model
 from reticent.models import make as make_model
-from reticent.population import Sampler, SamplerState, sampler_of
+from reticent.population import Sampler, SamplerState
 from reticent.privacy.clipping import Clipping
 from reticent.privacy.grid import Grid
 from reticent.privacy.noise import noise_deviation
@@ -31,6 +31,7 @@ from reticent.privacy.weighting import ClippedDenominator, FixedDenominator
 from reticent.training.evaluation import HeldOut, held_out
 from reticent.training.planted import Planted
 from reticent.training.secure import Aggregation, aggregation_of
+from reticent.training.work import Work, WorkOf, federated
 
 VACUOUS = 50.0
 Progress = Callable[[str, float], None]
@@ -63,6 +64,7 @@ class Setup:
     guarantee: Guarantee | None
     description: Mapping[str, Any]
     planted: Planted
+    work: Work
     aggregation: Aggregation | None = None
 
     @property
@@ -101,7 +103,7 @@ class Setup:
             "mechanism": self.mechanism.kind,
             "noise_multiplier": self.noise_multiplier,
             "clip_norm": self.description["clip_norm"],
-            "report_goal": self.sampler.expected_cohort,
+            "report_goal": self.work.denominator,
             "participation": self.description["accounting"]["participation"],
             "estimate": self.estimate,
             "guarantee": None if stated is None else stated.describe(delta),
@@ -113,14 +115,15 @@ def prepare(
     run_file: RunFile,
     *,
     model: Model | None = None,
+    work_of: WorkOf = federated,
     stored: Mapping[str, Any] | None = None,
     arrays: Mapping[str, np.ndarray] | None = None,
     progress: Progress = lambda stage, done: None,
 ) -> Setup:
     """Opens, checks and calibrates what a run file asks for.
 
-    `model` is used in place of one of the built-in kinds. On resume, `stored` is the description the run began with and
-    `arrays` the matrices of its mechanism: mechanism and noise are then those, not made anew.
+    `model` is used in place of one of the built-in kinds; `work_of` is the algorithm. On resume,
+    `stored` is the description the run began with and `arrays` the matrices of its mechanism: mechanism and noise are then those, not made anew.
     """
     assert run_file.population
     assert run_file.mechanism
@@ -130,7 +133,8 @@ def prepare(
     model = model_of(run_file, data.train.tokenizer()) if model is None else model
     rounds = run_file.run.rounds
     planted = Planted.declared(run_file) if stored is None else Planted.of(stored)
-    sampler = _sampler(run_file, data.train.users + planted.users)
+    work = work_of(run_file, data, model, planted, stored)
+    sampler = work.sampler
     if stored is None:
         progress("optimising the mechanism", 0.0)
         base = _mechanism(run_file, sampler)
@@ -141,12 +145,11 @@ def prepare(
     accounting: dict[str, Any] = {
         "rounds": rounds,
         "mechanism": mechanism_header,
-        "participation": sampler.event,
-        "unit": "user",
+        **work.accounting,
     }
     if run_file.mechanism.restarts:
         accounting["restarts"] = list(run_file.mechanism.restarts)
-    estimator = _estimator(run_file, sampler)
+    estimator = _estimator(run_file, work)
     if isinstance(estimator, ClippedDenominator):
         accounting["clipping_estimator"] = "clipped"
     owed, more = _owed(run_file, data)
@@ -155,7 +158,7 @@ def prepare(
     mechanism = mechanism_of_accounting(accounting, held)
     mechanism.check(rounds)
     delta, norm = run_file.delta, run_file.clipping.norm
-    largest = largest_cohort(sampler)
+    largest = work.largest
     aggregation = aggregation_of(run_file, model.parameters, largest)
     cohort, goal = run_file.population.simulated_cohort, run_file.population.report_goal
     scaled = 1.0 if cohort is None or goal is None else cohort / goal
@@ -166,7 +169,7 @@ def prepare(
 
     def beside(grid: Grid) -> dict[str, Any]:
         """What estimator and encoding have the accountant know, which depends on the grid."""
-        told = estimator.accounting(model.parameters, norm, grid)
+        told = estimator.accounting(model.parameters, norm, grid) | work.rounding(model.parameters, norm, grid)
         return told if aggregation is None else told | aggregation.on(grid).accounting()
 
     progress("calibrating the noise", 0.0)
@@ -186,6 +189,7 @@ def prepare(
         "mechanism_digest": digest,
         "clip_norm": norm,
         **more,
+        **work.description,
     }
     if scaled != 1:
         description["estimate"] = f"{cohort} people stand for a cohort of {goal}, the noise scaled to match"
@@ -197,7 +201,7 @@ def prepare(
     description |= {
         "accounting": accounting,
         "grid": grid.step,
-        "report_goal": sampler.expected_cohort,
+        "report_goal": work.denominator,
         "model": {"kind": model.kind, "parameters": model.parameters, "vocabulary": model.vocabulary},
         "tokenizer": data.train.header["tokenizer"]["digest"],
         **planted.described,
@@ -219,6 +223,7 @@ def prepare(
         guarantee,
         description,
         planted,
+        work,
         aggregation,
     )
 
@@ -255,36 +260,18 @@ def model_of(run_file: RunFile, tokenizer: Tokenizer) -> Model:
         layers=table.layers,
         heads=table.heads,
         compute_dtype=table.compute_dtype,
+        checkpointing=table.checkpointing,
         unknown=tokenizer.unknown if tokenizer.unknown >= 0 else None,
     )
 
 
-def largest_cohort(sampler: Sampler) -> int:
-    """How many updates a sum must have room for: of random cohorts, what is never exceeded in practice. (A sum that
-    leaves the grid's 32 bits wraps around, which is as private, and wrong.)"""
-    probability = getattr(sampler, "probability", None)
-    if probability is None:
-        return round(sampler.expected_cohort)
-    drawn_from = sampler.population / getattr(sampler, "groups", 1)
-    mean = probability * drawn_from
-    return min(math.ceil(drawn_from), math.ceil(mean + 12 * math.sqrt(mean * (1 - probability)) + 12))
-
-
-def _sampler(run_file: RunFile, users: int) -> Sampler:
-    assert run_file.population
-    table = run_file.population.model_dump()
-    if table["simulated_cohort"] is not None:
-        table["report_goal"] = table["simulated_cohort"]
-    return sampler_of(table, users, run_file.run.rounds)
-
-
-def _estimator(run_file: RunFile, sampler: Sampler) -> Estimator:
+def _estimator(run_file: RunFile, work: Work) -> Estimator:
     """How a sum becomes an average: over the expected cohort, or over the weight there is, from the least allowed on."""
     assert run_file.clipping
     if run_file.clipping.estimator == "fixed":
-        return FixedDenominator(sampler.expected_cohort)
+        return FixedDenominator(work.denominator)
     assert run_file.clipping.min_weight is not None
-    return ClippedDenominator(run_file.clipping.min_weight * sampler.expected_cohort, largest_cohort(sampler))
+    return ClippedDenominator(run_file.clipping.min_weight * work.denominator, work.largest)
 
 
 def _mechanism(run_file: RunFile, sampler: Sampler) -> Mechanism:
