@@ -137,6 +137,11 @@ def _fixed(accounting: Mapping[str, Any], mechanism: Mechanism) -> Guarantee:
 def _cyclic(accounting: Mapping[str, Any], mechanism: Mechanism) -> Guarantee:
     event = accounting["participation"]
     sampling, groups = event["sampling"], event["groups"]
+    if accounting.get("group_size", 1) != 1 and groups > 1 and event.get("groups_of") != "users":
+        raise Refused(
+            "Where one user is in several groups, rounds of different groups are not independent, and no proof covers it; "
+            "put users into groups, each with all that it has."
+        )
     if sampling == "poisson":
         return _amplified(accounting, mechanism, event["probability"], groups=groups)
     if sampling == "fixed":

@@ -7,7 +7,9 @@ import typer
 
 from reticent.cli.output import print_json
 
-make = typer.Typer(help="Make a store of data at hand: plays, changelogs, or a generated crowd.", no_args_is_help=True)
+make = typer.Typer(
+    help="Make a store of data at hand: plays, changelogs, a generated crowd, or images.", no_args_is_help=True
+)
 
 Out = Annotated[Path, typer.Option("--out", help="The store to write; it must not exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -78,6 +80,40 @@ def changelogs(
             out, packages=packages, manifest=manifest, vocabulary=vocabulary, words=words, progress=progress
         )
     _print(facts, json)
+
+
+@make.command()
+def digits(
+    out: Out,
+    source: Annotated[Path | None, typer.Option(help="digits.csv.gz, where scikit-learn is not installed.")] = None,
+    json: Json = False,
+) -> None:
+    """Handwritten digits of 8 by 8 values, which come with scikit-learn: for dpsgd with a model of images."""
+    from reticent.data.images import make_digits
+
+    _print_images(make_digits(out, source=source), json)
+
+
+@make.command()
+def cifar10(
+    directory: Annotated[Path, typer.Argument(help="The folder of CIFAR-10's binary version.")],
+    out: Out,
+    part: Annotated[str, typer.Option(help="train, or test (to evaluate on).")] = "train",
+    json: Json = False,
+) -> None:
+    """CIFAR-10, of a folder that you have: for dpsgd with a model of images."""
+    from reticent.data.images import make_cifar10
+
+    _print_images(make_cifar10(out, directory, part=part), json)
+
+
+def _print_images(facts: dict, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    typer.echo(
+        f"wrote {facts['store']}: {facts['images']:,} images; train on it with data.sequence_length = {facts['values']}"
+    )
 
 
 def _print(facts: dict, as_json: bool) -> None:

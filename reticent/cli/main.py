@@ -18,6 +18,8 @@ VERBS = {
     "evaluate": ("use", "Accuracy and loss of a trained model on people it was not trained on."),
     "predict": ("use", "The words that a trained model thinks come next."),
     "export": ("use", "Take a trained model elsewhere: safetensors or StableHLO, with its privacy statement."),
+    "personalize": ("personalize", "What training further on each person's own text would gain them."),
+    "tune": ("tune", "Group sizes and cohorts for els and uls, and when which of the two is better."),
     "config": ("config", "Look at run files: every key, its unit and default."),
     "doctor": ("doctor", "What is installed here, what is missing, and for which verb."),
     "data": ("data", "Import text by user, look at it, forget a user."),

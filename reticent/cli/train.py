@@ -50,9 +50,22 @@ def _train(settings: Any, directory: Path, watch: Any, going_on: bool, secrets: 
 
         last = pretrain(settings, directory, callbacks=[watch], going_on=going_on, progress=watch.stage)
         return {"directory": str(directory), "last": last}
+    from reticent.config.datacenter import ALGORITHMS as DATACENTER
     from reticent.report import read_run
     from reticent.training import train as run
 
-    trained = run(settings, directory, callbacks=[watch], going_on=going_on, secrets=secrets, progress=watch.stage)
+    if settings.run.algorithm in DATACENTER:
+        from reticent.finetune import work_of as algorithm
+    else:
+        from reticent.training.work import federated as algorithm
+    trained = run(
+        settings,
+        directory,
+        work_of=algorithm,
+        callbacks=[watch],
+        going_on=going_on,
+        secrets=secrets,
+        progress=watch.stage,
+    )
     facts = read_run(trained.path, verdict=trained.verdict, secrets=secrets).facts()
     return facts | {"directory": str(directory), "report": str(trained.report)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from reticent.config import datacenter
 from reticent.config.schema import Clipping, Mechanism, Population, Privacy, RunFile
 from reticent.errors import Refused
 from reticent.mechanisms.participation import Participation
@@ -37,10 +38,11 @@ def problems(run_file: RunFile) -> Iterator[str]:
     yield from _model(run_file)
     yield from _server(run_file)
     yield from _audit(run_file)
+    yield from datacenter.problems(run_file)
     yield from _secure_aggregation(run_file)
     population, mechanism, clipping, privacy = (getattr(run_file, name) for name in PRIVATE_TABLES)
     if population and mechanism and clipping and privacy:
-        yield from _population(population, run_file.run.rounds)
+        yield from _population(population, run_file.run.rounds, run_file.run.algorithm)
         yield from _mechanism(mechanism, run_file.run.rounds)
         yield from _clipping(clipping, mechanism, population)
         yield from _privacy(privacy, population, run_file.run.simulated_row_seed is not None)
@@ -68,6 +70,8 @@ def _model(run_file: RunFile) -> Iterator[str]:
     for key in ("vocabulary", "embedding", "hidden", "layers", "heads"):
         if getattr(model, key) is not None and key not in KINDS[model.kind].sizes:
             yield f"A model of kind {model.kind!r} takes no model.{key}; leave it out."
+    if model.checkpointing and not model.kind.startswith("transformer"):
+        yield f"A model of kind {model.kind!r} has no gradient checkpointing; leave model.checkpointing out."
 
 
 def _audit(run_file: RunFile) -> Iterator[str]:
@@ -117,16 +121,18 @@ def _secure_aggregation(run_file: RunFile) -> Iterator[str]:
         yield "clipping.quantile counts bits beside the updates, which secure_aggregation does not sum; set it to 'off'."
 
 
-def _population(population: Population, rounds: int) -> Iterator[str]:
+def _population(population: Population, rounds: int, algorithm: str) -> Iterator[str]:
     sampler = population.sampler
     for key in sorted(SAMPLER_NEEDS[sampler]):
         if getattr(population, key) is None:
             yield f"The sampler {sampler!r} needs population.{key}."
-    optional = {"size", "sampler", "simulated_cohort"} | SAMPLER_ALLOWS.get(sampler, set())
+    optional = {"size", "sampler", "simulated_cohort", "examples", "accounted_as"} | SAMPLER_ALLOWS.get(sampler, set())
     for key in sorted(type(population).model_fields.keys() - SAMPLER_NEEDS[sampler] - optional):
         if getattr(population, key) is not None:
             yield f"The sampler {sampler!r} does not use population.{key}; leave it out or choose another sampler."
     size, goal = population.size, population.report_goal
+    if algorithm == "els" and population.accounted_as:
+        size = population.examples  # what is shuffled then are examples
     if size and goal and goal > size:
         yield f"population.report_goal {goal} is above the population of {size}; lower it."
     if population.min_separation is not None:

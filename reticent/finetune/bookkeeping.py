@@ -1,14 +1,14 @@
 """Sums of clipped gradients without the gradients: one forward and one backward pass for a whole micro-batch.
 
-A gradient of a kernel is made of the layer's inputs a and of the cotangents g of its outputs: sum_t a_t g_t^T. Both are kept for
-the micro-batch (book-keeping, Bu et al. 2022). The norm of a unit's gradient follows from them: from the products of all
+A gradient of a kernel is made of the layer's inputs a and of the cotangents g of its outputs: sum_t a_t g_t^T. Both are kept
+for the micro-batch (book-keeping, Bu et al. 2022). The norm of a unit's gradient follows from them: from the products of all
 pairs of its tokens (ghost norm, Li et al. 2021), or from the gradient of one layer and one unit at a time, whichever is less
 work; and the sum over units, each times its clip factor, is one matrix product per layer.
 
     sums = clipped_sums(model, params, tokens, norm)        # tokens: int32[units, rows, length + 1], padded with -1
 
-A unit is what is clipped: a user with several rows (ULS), or one row (ELS). Its gradient is that of the mean over its rows of
-each row's mean loss (ULDP, Algs. 1 and 2).
+A unit is what is clipped: a user with several rows (ULS), or one row (ELS). Its gradient is that of the mean over its rows
+of each row's mean loss (ULDP, Algs. 1 and 2).
 """
 
 from dataclasses import dataclass, field
@@ -182,7 +182,8 @@ class _Tape:
 
 
 def _tape(model: Model, params: Any, tokens: jax.Array) -> _Tape:
-    assert model.layered is not None
+    layered = model.layered
+    assert layered is not None
     rename = model.by_layer or (lambda same: same)
     named = rename(params)
     rows = tokens.reshape(-1, tokens.shape[-1])
@@ -190,7 +191,7 @@ def _tape(model: Model, params: Any, tokens: jax.Array) -> _Tape:
     dtype = jnp.dtype(model.compute_dtype)
     weights = token_weights(targets).reshape(rows.shape[0], -1)
     uses = _Uses()
-    shape = jax.eval_shape(lambda: model.layered(named, ids, uses.layers()))
+    shape = jax.eval_shape(lambda: layered(named, ids, uses.layers()))
     probes, wide = _probes(named, rows.shape[0], rows.shape[1] - 1, dtype), {}
     for place in uses.looked:
         wide["looked", place] = jnp.zeros((*ids.shape, uses.width[place]), jnp.float32)
@@ -199,7 +200,7 @@ def _tape(model: Model, params: Any, tokens: jax.Array) -> _Tape:
 
     def loss(probes: Any, wide: Any) -> tuple[jax.Array, Any]:
         recording = _Recording(wide)
-        logits = model.layered(_merged(named, probes), ids, recording.layers())  # type: ignore[misc]
+        logits = layered(_merged(named, probes), ids, recording.layers())
         losses = token_losses(logits.astype(jnp.float32), targets_of(rows))
         return (losses * weights).sum(), (recording.ids, recording.inputs)
 
@@ -221,9 +222,7 @@ def _tape(model: Model, params: Any, tokens: jax.Array) -> _Tape:
             return _Place(tape, record, 1)
         if "scale" in node:
             lead = node["scale"].ndim - 1
-            return {
-                name: _Place(tape, Small(slope[name] if lead else slope[name][None]), lead) for name in node
-            }
+            return {name: _Place(tape, Small(slope[name] if lead else slope[name][None]), lead) for name in node}
         return {name: walk(inner, slope[name]) for name, inner in node.items()}
 
     tree = walk(named, slopes)
@@ -278,9 +277,7 @@ class _Recording:
         self.inputs: dict[int, jax.Array] = {}
 
     def layers(self) -> Layers:
-        return Layers(
-            linear=_linear, widened=_widened, lookup=self._lookup, scores=self._scores, recurrent=_recurrent
-        )
+        return Layers(linear=_linear, widened=_widened, lookup=self._lookup, scores=self._scores, recurrent=_recurrent)
 
     def _lookup(self, params: Any, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         place = id(params["table"])

@@ -25,6 +25,7 @@ class Kind:
 
 RECURRENT = "reticent.models.recurrent"
 TRANSFORMER = "reticent.models.transformer"
+IMAGES = "reticent.models.images"
 KINDS = {
     "lstm": Kind(
         RECURRENT,
@@ -53,6 +54,18 @@ KINDS = {
         TRANSFORMER,
         "a decoder-only transformer; by default of 341,099,520 parameters",
         {"vocabulary": 32_000, "embedding": 1024, "hidden": 2816, "layers": 24, "heads": 16},
+    ),
+    "image-digits": Kind(
+        IMAGES,
+        "a convolutional network for 10 classes of images of 8 by 8 values; by default of 12,442 parameters",
+        {"vocabulary": 260, "hidden": 32},
+        {"side": 8, "channels": 1, "widths": (16, 16), "largest": 16},
+    ),
+    "image-cifar": Kind(
+        IMAGES,
+        "a convolutional network for 10 classes of images of 32 by 32 values in 3 channels; by default of 550,570 parameters",
+        {"vocabulary": 260, "hidden": 128},
+        {"side": 32, "channels": 3, "widths": (32, 64, 128), "largest": 255},
     ),
 }
 

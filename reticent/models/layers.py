@@ -38,7 +38,9 @@ def scores(params: Params, inputs: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def recurrent(
-    params: Params, inputs: jax.Array, run: Callable[[Callable[[jax.Array], jax.Array], jax.Array], jax.Array],
+    params: Params,
+    inputs: jax.Array,
+    run: Callable[[Callable[[jax.Array], jax.Array], jax.Array], jax.Array],
     dtype: jnp.dtype,
 ) -> jax.Array:
     """`run(times_kernel, inputs)`: the states [batch, length, units] of a recurrent layer, from the state 0, which enters

@@ -21,7 +21,8 @@ class Model:
     `layered(params, tokens, layers)` is `apply` through other `reticent.models.layers.Layers`, for models whose every
     parameter enters through them and whose rows do not see each other; None for the rest. Its `params` are those that
     `by_layer` makes of the model's (None: the same), which may rename and regroup the arrays and nothing else.
-    `compute_dtype` is what its matrix products run in.
+    `compute_dtype` is what its matrix products run in. `of_tokens` is false of a model whose loss is no mean over tokens,
+    such as one of images: a row then has one target, its last entry.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Model:
     layered: Callable[[Params, Any, Any], Any] | None = None
     compute_dtype: str = "float32"
     by_layer: Callable[[Params], Params] | None = None
+    of_tokens: bool = True
 
 
 def language_model(

@@ -34,12 +34,12 @@ class HeldOut:
             tokens = fill(self.store, found, np.arange(len(found.rank)), count, self.sequence_length)
             yield from tokens.reshape(-1, ROWS, self.sequence_length + 1)
 
-    def unigram_top1(self) -> float:
+    def unigram_top1(self, of_tokens: bool = True) -> float:
         """The accuracy of always predicting one word, the best there is for these people; the unknown word is no
-        prediction."""
+        prediction. Of rows that are no text (`of_tokens` false), of always predicting one label."""
         counts = np.zeros(self.store.header["tokenizer"]["size"], np.int64)
         for rows in self.rows():
-            targets = rows[:, 1:]
+            targets = rows[:, 1:] if of_tokens else rows[:, -1]
             counts += np.bincount(targets[targets >= 0], minlength=len(counts))
         total = int(counts.sum())
         if self.unknown >= 0:
@@ -63,7 +63,7 @@ def evaluator(model: Model, people: HeldOut) -> Callable[[Any], dict[str, Any]]:
     baseline: list[float] = []
 
     def evaluate(params: Any) -> dict[str, Any]:
-        baseline.extend([] if baseline else [people.unigram_top1()])
+        baseline.extend([] if baseline else [people.unigram_top1(model.of_tokens)])
         totals: dict[str, float] = {}
         for rows in people.rows():
             for name, value in sums_of(params, rows).items():

@@ -55,13 +55,15 @@ def train(
     """Trains what a run file asks for into the run directory `out`, verifies it and writes its report.
 
     `model` takes the place of the built-in ones; `work_of` is the algorithm, devices' rounds unless another is given
-    (`reticent.finetune.work_of` for "els", "uls" and "dpsgd"); `going_on` resumes a run where it stopped, in whatever instant that was;
-    `secrets` is the folder that its secrets directory is made in, and removed from when the run is finished and verified.
+    (`reticent.finetune.work_of` for "els", "uls" and "dpsgd"); `going_on` resumes a run where it stopped, in whatever
+    instant that was; `secrets` is the folder that its secrets directory is made in, and removed from when the run is
+    finished and verified.
     """
     out = Path(out).absolute()
-    with listening(callbacks) as told, _begun(
-        run_file, out, model, work_of, going_on, secrets, files, progress
-    ) as begun:
+    with (
+        listening(callbacks) as told,
+        _begun(run_file, out, model, work_of, going_on, secrets, files, progress) as begun,
+    ):
         job = _Job(begun, told)
         job.run_rounds()
         return job.finish(secrets)
@@ -234,7 +236,7 @@ class _Job:
         began = time.perf_counter()
         round = self.run.next_round
         cohort, sampler = self.setup.cohort(self.state.sampler, round)
-        intent = self.run.begin(cohort.tolist())
+        intent = self.run.begin(cohort.tolist(), len(cohort) * self.setup.work.each)
         sums = self.rounds.sum_of(self.state, cohort, round)
         release, noise = self.rounds.noised(sums, self.state.noise, intent.row_key)
         payload = np.asarray(release).astype("<i4", copy=False)

@@ -3,12 +3,17 @@
 import jax
 import numpy as np
 
+from reticent.errors import Refused
 from reticent.training.finished import TrainedModel
 
 
 def next_words(trained: TrainedModel, text: str, count: int = 3) -> list[tuple[str, float]]:
     """The `count` likeliest next words after a text, with their probabilities. "" is the end of the text; the unknown
     word is never among them."""
+    if not trained.model.of_tokens:
+        raise Refused(
+            f"A model of kind {trained.model.kind!r} is of images and predicts no words; see `reticent evaluate`."
+        )
     tokenizer = trained.tokenizer
     ids = tokenizer.encode(text)[:-1]  # without the end
     scores = trained.model.apply(trained.params, ids[None].astype(np.int32))[0, -1]

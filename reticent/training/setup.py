@@ -1,5 +1,6 @@
 """Everything that is decided before the first round, and refused before it: data, model, people, noise, guarantee."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reticent.accounting.composition import record
+from reticent.accounting.composition import record, recorded
 from reticent.accounting.guarantee import Guarantee
 from reticent.accounting.run import calibrated, guarantee_of
 from reticent.accounting.run import mechanism_of as mechanism_of_accounting
@@ -122,8 +123,8 @@ def prepare(
 ) -> Setup:
     """Opens, checks and calibrates what a run file asks for.
 
-    `model` is used in place of one of the built-in kinds; `work_of` is the algorithm. On resume,
-    `stored` is the description the run began with and `arrays` the matrices of its mechanism: mechanism and noise are then those, not made anew.
+    `model` is used in place of one of the built-in kinds; `work_of` is the algorithm. On resume, `stored` is the description
+    the run began with and `arrays` the matrices of its mechanism: mechanism and noise are then those, not made anew.
     """
     assert run_file.population
     assert run_file.mechanism
@@ -352,6 +353,9 @@ def _owed(run_file: RunFile, data: Data) -> tuple[list[dict[str, Any]], dict[str
         left_out.append(f"the vocabulary: {origin['meaning']}")
     if run_file.population and run_file.population.sampler not in RANDOM_SIZES:
         left_out.append("how long rounds took, which tells something of how much the people in them wrote")
+    for name in run_file.privacy.composed_with if run_file.privacy else ():
+        owed.append(_recorded(Path(name)))
+        covered.append(f"what was learned of the same people before training ({Path(name).name})")
     if run_file.model.checkpoint is not None:
         from reticent.training.finished import provenance
 
@@ -366,3 +370,16 @@ def _owed(run_file: RunFile, data: Data) -> tuple[list[dict[str, Any]], dict[str
     if left_out:
         told["not_covered"] = left_out
     return owed, told
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    """The guarantee in a file of `reticent tune`."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["guarantee"]
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError):
+        raise Refused(
+            f"privacy.composed_with names {path}, which holds no guarantee to compose with; give a file that "
+            "`reticent tune` wrote with --out."
+        ) from None
+    recorded(found)
+    return found

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from reticent.config import RunFile
+from reticent.data.store import Store
 from reticent.models import Model
 from reticent.population import Sampler, sampler_of
 from reticent.privacy.clipping import Contribution
 from reticent.privacy.grid import Grid
+from reticent.training.planted import Planted
 from reticent.training.secure import SecureSums
 from reticent.training.updates import CohortSums, LocalWork
 
@@ -41,6 +43,8 @@ class Work(abc.ABC):
     """One algorithm on one run's data."""
 
     sampler: Sampler
+    each: int = 1
+    """The most clipped vectors that one member of a cohort adds to a sum."""
 
     @property
     def accounting(self) -> dict[str, Any]:
@@ -50,12 +54,12 @@ class Work(abc.ABC):
     @property
     def denominator(self) -> float:
         """What a sum is divided by: a constant, chosen in advance."""
-        return self.sampler.expected_cohort
+        return self.sampler.expected_cohort * self.each
 
     @property
     def largest(self) -> int:
         """The most contributions that a sum must have room for."""
-        return largest_cohort(self.sampler)
+        return largest_cohort(self.sampler) * self.each
 
     def rounding(self, dimension: int, clip_norm: float, grid: Grid) -> dict[str, Any]:
         """The keys of the accounting that tell of a float sum rounded once; none where every contribution is on the grid."""
@@ -67,32 +71,35 @@ class Work(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def sums(self, setup: "Setup") -> Sums:
-        """What makes the sums."""
+    def sums(self, setup: "Setup", texts: Store | None) -> Sums:
+        """What makes the sums; `texts` are those that an audit plants, of users with the numbers -1, -2, ..."""
 
 
-WorkOf = Callable[[RunFile, "Data", Model, Mapping[str, Any] | None], Work]
-"""From a run file, its data, its model, and on resume the description the run began with, to the work."""
+WorkOf = Callable[[RunFile, "Data", Model, Planted, Mapping[str, Any] | None], Work]
+"""From a run file, its data, its model, what an audit plants, and on resume the description the run began with, to the
+work."""
 
 
 class Federated(Work):
     """Devices' rounds: each member of a cohort trains on its own text (fedavg), or makes one step (fedsgd)."""
 
-    def __init__(self, run_file: RunFile, data: "Data") -> None:
+    def __init__(self, run_file: RunFile, data: "Data", planted: Planted) -> None:
         self.run_file = run_file
-        self.sampler = user_sampler(run_file, data.train.users)
+        self.sampler = user_sampler(run_file, data.train.users + planted.users)
 
-    def sums(self, setup: "Setup") -> Sums:
+    def sums(self, setup: "Setup", texts: Store | None) -> Sums:
         table = self.run_file.run
-        of = (setup.model, setup.data.train, local_work(self.run_file), setup.clipping, table.seed)
+        of = (setup.model, setup.data.train, local_work(self.run_file), setup.clipping, table.seed, texts)
         if setup.aggregation is None:
             return CohortSums(*of)
         return SecureSums(setup.aggregation, setup.grid, table.simulated_row_seed, *of)
 
 
-def federated(run_file: RunFile, data: "Data", model: Model, stored: Mapping[str, Any] | None) -> Work:
+def federated(
+    run_file: RunFile, data: "Data", model: Model, planted: Planted, stored: Mapping[str, Any] | None
+) -> Work:
     """The work of `fedavg` and `fedsgd`."""
-    return Federated(run_file, data)
+    return Federated(run_file, data, planted)
 
 
 def user_sampler(run_file: RunFile, users: int) -> Sampler:
