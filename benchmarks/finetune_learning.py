@@ -2,10 +2,11 @@
 
     python benchmarks/finetune_learning.py --out /tmp/learning
 
-Half of Shakespeare's plays are kept from the crowd, and a small transformer is pretrained on them; then it is fine-tuned on the
-crowd's people by ELS (at most the median number of examples of each) and by ULS, with the same expected number of gradients per
-round. Loss is measured on people of the crowd who were not trained on. Learning rates are chosen on the first seed, for each
-algorithm by itself, and that choice is not in the guarantee. A second table varies the number of users in the accounting alone.
+Half of Shakespeare's plays are kept from the crowd, and a small transformer is pretrained on them; then it is fine-tuned on
+the crowd's people by ELS (at most the median number of examples of each) and by ULS, with the same expected number of
+gradients per round. Loss is measured on people of the crowd who were not trained on. Learning rates are chosen on the first
+seed, for each algorithm by itself, and that choice is not in the guarantee. A second table varies the number of users in the
+accounting alone.
 """
 
 import argparse
@@ -55,12 +56,17 @@ def main() -> None:
     pretrained = out / "pretrained"
     if not pretrained.is_dir():
         content = {
-            "run": {"name": "pretrained", "algorithm": "pretrain", "rounds": asked.pretraining, "checkpoint_every": asked.pretraining},
+            "run": {
+                "name": "pretrained",
+                "algorithm": "pretrain",
+                "rounds": asked.pretraining,
+                "checkpoint_every": asked.pretraining,
+            },
             "data": {"store": str(plays), "sequence_length": LENGTH, "packed": True},
             "model": MODEL,
             "client": {"batch_size": 64},
             "server": {"optimizer": "adam", "learning_rate": 0.003, "warm_up": 0.05, "schedule": "cosine"},
-        }  # fmt: skip
+        }
         pretrain(parse(content), pretrained)
     store = Store.open(crowd)
     counts = np.diff(make_pool(store, LENGTH, None, 0, True).starts)
@@ -83,8 +89,20 @@ def main() -> None:
         if (where / "report.md").is_file():
             return where
         content = {
-            "run": {"name": algorithm, "algorithm": algorithm, "rounds": asked.rounds, "seed": seed, "checkpoint_every": asked.rounds},
-            "data": {"store": str(crowd), "sequence_length": LENGTH, "packed": True, "held_out_users": 0.05} | terms[algorithm]["data"],
+            "run": {
+                "name": algorithm,
+                "algorithm": algorithm,
+                "rounds": asked.rounds,
+                "seed": seed,
+                "checkpoint_every": asked.rounds,
+            },
+            "data": {
+                "store": str(crowd),
+                "sequence_length": LENGTH,
+                "packed": True,
+                "held_out_users": 0.05,
+                **terms[algorithm]["data"],
+            },
             "model": MODEL | {"checkpoint": str(pretrained)},
             "population": {"size": users, "sampler": "poisson"} | terms[algorithm]["population"],
             "mechanism": {"kind": "independent"},
@@ -93,7 +111,7 @@ def main() -> None:
             "server": {"optimizer": "sgd", "momentum": 0.9, "learning_rate": rate, "warm_up": 0.05, "cool_down": 0.3},
             "privacy": {"epsilon": asked.epsilon},
             "evaluation": {"every": asked.rounds, "users": 500},
-        }  # fmt: skip
+        }
         train(parse(content), where, work_of=work_of, secrets=out / "secrets")
         return where
 
@@ -113,9 +131,8 @@ def main() -> None:
         print(f"{algorithm}: loss by learning rate, seed 0: {tried}", flush=True)
     after = {name: np.array([loss(run(name, seed, rates[name])) for seed in range(asked.seeds)]) for name in terms}
     start = np.array([before[seed] for seed in range(asked.seeds)])
-    print(
-        f"{asked.rounds} rounds, {asked.budget} gradients each, G = {asked.group} for uls, {median} for els, epsilon {asked.epsilon:g}"
-    )
+    print(f"{asked.rounds} rounds, {asked.budget} gradients each, G = {asked.group} for uls, {median} for els")
+    print(f"epsilon {asked.epsilon:g}, delta {users**-1.1:.3g}")
     print(f"{'seed':>4} {'pretrained':>11} {'els':>8} {'uls':>8}")
     for seed in range(asked.seeds):
         print(f"{seed:>4} {start[seed]:>11.4f} {after['els'][seed]:>8.4f} {after['uls'][seed]:>8.4f}")
@@ -126,9 +143,7 @@ def main() -> None:
     ):
         half = T_95.get(asked.seeds, 2.0) * values.std(ddof=1) / math.sqrt(asked.seeds)
         print(f"{one} - {other}: {values.mean():+.4f} +- {half:.4f} (95%, paired over {asked.seeds} seeds)")
-    print(
-        "\nThe number of users, varied in the accounting alone (ULDP, Fig. 5): noise multipliers, and noise predicted for norm 1"
-    )
+    print("\nThe number of users, varied in the accounting alone (ULDP, Fig. 5); noise is predicted for norm 1")
     print(f"{'users':>10} {'els sigma':>10} {'uls sigma':>10} {'els noise':>10} {'uls noise':>10}")
     cohort = asked.budget / asked.group
     for times in (1, 10, 100):

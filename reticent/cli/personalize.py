@@ -22,39 +22,35 @@ def personalize(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Trains on half of each person's examples and measures on the other half: loss without and with."""
-    from reticent.finetune.personal import personalise
     from reticent.finetune.people import people_of
+    from reticent.finetune.personal import personalise
     from reticent.training.finished import load_trained
 
     trained = load_trained(directory, last=last)
     people = people_of(trained, store, users)
-    found = [
-        {
-            "learning_rate": rate,
-            **dataclasses.asdict(one := personalise(
-                trained.model,
-                trained.params,
-                people.store,
-                sequence_length=people.sequence_length,
-                users=people.users,
-                epochs=epochs,
-                batch_size=batch_size,
-                learning_rate=rate,
-                most=most,
-            )),
-            "gain": one.gain,
-        }
-        for rate in learning_rate or (0.03, 0.1, 0.3)
-    ]  # fmt: skip
+    found = []
+    for rate in learning_rate or (0.03, 0.1, 0.3):
+        measured = personalise(
+            trained.model,
+            trained.params,
+            people.store,
+            sequence_length=people.sequence_length,
+            users=people.users,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=rate,
+            most=most,
+        )
+        found.append({"learning_rate": rate, **dataclasses.asdict(measured), "gain": measured.gain})
     best = min(found, key=lambda one: one["personalised_loss"])
     if as_json:
         print_json({"rounds": trained.rounds, "best": best, "tried": found})
         return
     skipped = f" ({best['left_out']:,} had fewer than two examples)" if best["left_out"] else ""
     typer.echo(f"{best['people']:,} people{skipped}, the model after {trained.rounds:,} rounds")
-    for one in found:
+    for row in found:
         typer.echo(
-            f"learning rate {one['learning_rate']:g}: loss {one['loss']:.4f} without, {one['personalised_loss']:.4f} with; "
-            f"better for {one['better']:,}"
+            f"learning rate {row['learning_rate']:g}: loss {row['loss']:.4f} without, {row['personalised_loss']:.4f} with; "
+            f"better for {row['better']:,}"
         )
     typer.echo("These people were not trained on; the guarantee does not cover what is measured on them.")

@@ -1,7 +1,8 @@
 """Images as a store: every image a user by itself, its values and then its label one row of ids.
 
-An id is 4 more than the value (0 to 255) or the label that it stands for, as the first four are taken. So samplers, ledger and
-evaluation serve images as they serve text, with data.sequence_length the number of values: 64 for the digits, 3,072 for CIFAR-10.
+An id is 4 more than the value (0 to 255) or the label that it stands for, as the first four are taken. So samplers,
+ledger and evaluation serve images as they serve text, with data.sequence_length the number of values: 64 for the
+digits, 3,072 for CIFAR-10.
 """
 
 import gzip

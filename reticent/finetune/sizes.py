@@ -1,8 +1,9 @@
 """Group sizes and cohorts for ELS and ULS under a budget of gradients per round (ULDP, App. H and I).
 
-ELS: at most the median number of examples of a user. ULS: Estimate-and-Double (Alg. 3). What is read off the data are two kinds
-of numbers: how many examples users have, and how long their gradients are. Both go through histograms in which every user is
-one count; on private data each count gets Gaussian noise, and the guarantee of that is composed with the run's.
+ELS: at most the median number of examples of a user. ULS: Estimate-and-Double (Alg. 3). What is read off the data are
+two kinds of numbers: how many examples users have, and how long their gradients are. Both go through histograms in
+which every user is one count; on private data each count gets Gaussian noise, and the guarantee of that is composed
+with the run's.
 """
 
 import math
@@ -64,8 +65,10 @@ class Histograms:
 def read(
     model: Model, params: Any, store: Store, run_file: RunFile, groups: list[int], users: int, noise: float | None
 ) -> Histograms:
-    """Both kinds of histograms of a store; norms over about `users` of its users. `noise` is the standard deviation of
-    every count, None for public data: its sums are then exact."""
+    """Both kinds of histograms of a store; norms over about `users` of its users, by the public estimate of how many there
+    are. `noise` is the standard deviation of every count, None for public data: its sums are then exact."""
+    assert run_file.population
+    assert run_file.population.size is not None
     table, seed = run_file.data, run_file.run.seed
     counts = np.zeros(store.users, np.int64)
     for first in range(0, store.users, 1 << 16):
@@ -74,7 +77,8 @@ def read(
         counts[part] = np.bincount(rows.client, minlength=len(part))
     some = counts[counts > 0]
     place = np.minimum(np.searchsorted(COUNTS, some), len(COUNTS) - 1)
-    share = min(1.0, users / max(store.users, 1))
+    # Not by the number of users there are, which is as private as who they are.
+    share = min(1.0, users / (store.users if noise is None else run_file.population.size))
     chosen = Keystream(secret_key(), 0, 0).bernoulli(store.users, share)
     norms = {}
     for number, group in enumerate(groups):

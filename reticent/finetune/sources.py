@@ -26,6 +26,11 @@ class Source(Protocol):
         ...
 
     @property
+    def tallest(self) -> int:
+        """The most rows that a unit may have, whatever the data."""
+        ...
+
+    @property
     def sequence_length(self) -> int: ...
 
     def micro_batches(self, cohort: np.ndarray, round: int, rows: int) -> Iterator[MicroBatch]:
@@ -43,6 +48,10 @@ class OfExamples:
     @property
     def heights(self) -> tuple[int, ...]:
         return (1,)
+
+    @property
+    def tallest(self) -> int:
+        return 1
 
     @property
     def sequence_length(self) -> int:
@@ -66,6 +75,10 @@ class ExamplesOfUsers:
     @property
     def heights(self) -> tuple[int, ...]:
         return (1,)
+
+    @property
+    def tallest(self) -> int:
+        return 1
 
     @property
     def sequence_length(self) -> int:
@@ -107,6 +120,10 @@ class OfUsers:
             packed=packed,
         )
         self.heights: tuple[int, ...] = tuple(sorted({rows for _, rows in found}))
+
+    @property
+    def tallest(self) -> int:
+        return self.most
 
     def micro_batches(self, cohort: np.ndarray, round: int, rows: int) -> Iterator[MicroBatch]:
         seed = (self.seed << 32) + round

@@ -1,5 +1,5 @@
-"""The two studies of ULDP in which ELS and ULS are compared without a language model: noise variances (App. C, Figs. 2 and 6),
-and the mean of a synthetic population (App. E, Fig. 7)."""
+"""The two studies of ULDP in which ELS and ULS are compared without a language model: noise variances (App. C, Figs. 2
+and 6), and the mean of a synthetic population (App. E, Fig. 7)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ def sigma(rounds: int, probability: float, group: int, epsilon: float, delta: fl
 
 @dataclass(frozen=True)
 class Variances:
-    """One point of ULDP, Fig. 6: the variance of an entry's noise, in ELS; in ULS where a user's gradients all point the same
-    way; and in ULS where they are orthogonal."""
+    """One point of ULDP, Fig. 6: the variance of an entry's noise, in ELS; in ULS where a user's gradients all point
+    the same way; and in ULS where they are orthogonal."""
 
     epsilon: float
     cohort: int
@@ -126,8 +126,9 @@ def mean_study(
     seed: int = 0,
     progress: Progress = lambda stage, done: None,
 ) -> list[MeanResult]:
-    """ULDP, App. E: the population's mean by SGD on the squared distance, with ELS (all examples of every user), and with ULS
-    for each group size that the budget allows. Every setting of learning rate and clip norm is tried, and the best told."""
+    """ULDP, App. E: the population's mean by SGD on the squared distance, with ELS (all examples of every user), and
+    with ULS for each group size that the budget allows. Every setting of learning rate and clip norm is tried, and the
+    best told."""
     settings = mean_settings() if settings is None else list(settings)
     tasks: list[tuple[MeanSetting, str, int]] = []
     for setting in settings:
@@ -192,8 +193,7 @@ def _trial(step: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         return jnp.square(theta - mean).sum() / 2
 
     def over_trials(keys: jax.Array, *rest: Any) -> jax.Array:
-        *values, shape = rest
-        return jax.lax.map(lambda key: one(key, *values, shape), keys)
+        return jax.lax.map(lambda key: one(key, *rest), keys)
 
     return jax.jit(over_trials, static_argnums=7)
 

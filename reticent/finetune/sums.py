@@ -15,6 +15,7 @@ from reticent.models.clients import map_clients
 from reticent.models.losses import token_losses
 from reticent.models.model import inputs_of, targets_of
 from reticent.privacy.clipping import Clipping, Contribution
+from reticent.privacy.grid import round_towards_zero
 from reticent.privacy.norms import rounded_down
 from reticent.privacy.weighting import WHOLE
 
@@ -42,9 +43,8 @@ class Together:
 
     def contribution(self, total: Accumulator) -> Contribution:
         sums, weight, bad = total
-        step = jnp.float32(1 / self.clipping.grid.step)
         # A release is of model deltas: the gradient with its sign turned.
-        return Contribution(jax.tree.map(lambda leaf: jnp.round(-leaf * step).astype(jnp.int32), sums), weight, bad)
+        return Contribution(round_towards_zero(jax.tree.map(jnp.negative, sums), self.clipping.grid), weight, bad)
 
 
 class Single:

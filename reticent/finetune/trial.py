@@ -15,13 +15,12 @@ WORTH = 0.95
 BYTES_ON_CPU = 2**30
 
 
-def micro_batch(how: Together | Single, params: Any, heights: tuple[int, ...], length: int) -> int:
-    """The rows of a micro-batch: doubled as long as a row then takes less time, and until memory runs out. Tried on random
-    tokens, so that it tells nothing of anybody's."""
+def micro_batch(how: Together | Single, params: Any, height: int, length: int) -> int:
+    """The rows of a micro-batch: doubled as long as a row then takes less time, and until memory runs out. Tried on units of
+    `height` rows of random tokens: it is written down, and must tell nothing of the data."""
     vocabulary = how.model.vocabulary
     add = jax.jit(how.add)
     total = how.nothing(params)
-    height = heights[-1]
 
     def seconds(rows: int) -> float:
         units = max(1, rows // height)

@@ -29,9 +29,7 @@ from reticent.training.work import SAMPLER_KEYS, Sums, Work, largest_cohort, loc
 __all__ = ["work_of"]
 
 
-def work_of(
-    run_file: RunFile, data: Data, model: Model, planted: Planted, stored: Mapping[str, Any] | None
-) -> Work:
+def work_of(run_file: RunFile, data: Data, model: Model, planted: Planted, stored: Mapping[str, Any] | None) -> Work:
     """The work of a run file, for `reticent.training.train`: els, uls or dpsgd."""
     kinds: dict[str, type[_Datacenter]] = {"els": ExampleLevelSampling, "uls": UserLevelSampling, "dpsgd": Examples}
     if run_file.run.algorithm not in kinds:
@@ -92,7 +90,7 @@ class _Datacenter(Work):
         # No gradient is kept, so any grid will do.
         how = self._how(Clipping(1.0, Grid(-20)))
         params = self.model.init(jax.random.key(0))
-        return micro_batch(how, params, self.source.heights, self.source.sequence_length)
+        return micro_batch(how, params, self.source.tallest, self.source.sequence_length)
 
     def _how(self, clipping: Clipping) -> Together | Single:
         return Together(self.model, clipping) if self.together else Single(self.model, clipping)

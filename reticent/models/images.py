@@ -1,7 +1,7 @@
 """Image classifiers, as models whose rows are an image's values and its label (`reticent.data.images`).
 
-A convolutional network of 3 by 3 kernels with tanh units, which suit clipped gradients (Papernot et al. 2020): pairs of layers, each
-followed by pooling, then a dense layer and scores of the classes.
+A convolutional network of 3 by 3 kernels with tanh units, which suit clipped gradients (Papernot et al. 2020): pairs of
+layers, each followed by pooling, then a dense layer and scores of the classes.
 """
 
 import math

@@ -81,6 +81,8 @@ class Setup:
     def cohort(self, state: SamplerState, round: int) -> tuple[np.ndarray, SamplerState]:
         """The members of a round, simulated users with negative numbers, and the sampler's state after it."""
         members, state = self.sampler.cohort(state, round)
+        if not self.planted.users:
+            return members, state
         return self.planted.numbered(members, self.data.train.users), state
 
     @property
