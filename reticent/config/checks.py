@@ -38,8 +38,8 @@ def problems(run_file: RunFile) -> Iterator[str]:
     yield from _model(run_file)
     yield from _server(run_file)
     yield from _audit(run_file)
-    yield from datacenter.problems(run_file)
     yield from _secure_aggregation(run_file)
+    yield from datacenter.problems(run_file)
     population, mechanism, clipping, privacy = (getattr(run_file, name) for name in PRIVATE_TABLES)
     if population and mechanism and clipping and privacy:
         yield from _population(population, run_file.run.rounds, run_file.run.algorithm)

@@ -99,8 +99,8 @@ class MeanResult:
     clip_norm: float
 
 
-RATES = (0.03, 0.1, 0.3, 1.0)
-NORMS = (0.3, 1.0, 3.0, 10.0)
+RATES = (0.03, 0.1, 0.3)
+NORMS = (1.0, 3.0, 10.0)
 VARIED = {
     "epsilon": (0.25, 1.0, 4.0, 16.0),
     "budget": (16, 64, 256),
