@@ -114,7 +114,7 @@ def device(
         found = DeviceSettings.load(directory)
     diary = Diary(found.directory / "diary.sqlite")
     runs = diary.runs()
-    facts = {
+    facts: dict[str, Any] = {
         "name": found.name,
         "budget": {"epsilon": found.budget.epsilon, "delta": found.budget.delta},
         "spent": found.budget.spent(runs),
