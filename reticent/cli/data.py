@@ -21,6 +21,10 @@ def import_(
     user_column: str | None = typer.Option(None, help="The column that says whose text it is."),
     text_column: str | None = typer.Option(None, help="The column of the text."),
     split: str | None = typer.Option(None, help="The split to read, where the source has several."),
+    by_domain: bool = typer.Option(False, help="The user column holds URLs; a user is the base domain of one."),
+    web: bool = typer.Option(
+        False, help="Text from the web, as CC-News and C4 come: --user-column url --text-column text --by-domain."
+    ),
     tokenizer: Path | None = typer.Option(None, help="A Hugging Face tokenizer.json, or a store's."),
     vocabulary: Path | None = typer.Option(
         None, help="A file of words, one a line, that tells nothing of these users."
@@ -50,10 +54,11 @@ def import_(
         size=size,
         split="spaces" if spaces else "words",
     )
+    if web:
+        user_column, text_column, by_domain = user_column or "url", text_column or "text", True
+    read = Source(source, user_column, text_column, split, by_domain)
     with stages() as progress:
-        summary = import_store(
-            Source(source, user_column, text_column, split), out, chosen, recipe=recipe, progress=progress
-        )
+        summary = import_store(read, out, chosen, recipe=recipe, progress=progress)
     if as_json:
         print_json({"store": out, **summary})
     else:
@@ -62,6 +67,50 @@ def import_(
         for line in import_lines(summary):
             typer.echo(line)
         typer.echo(f"wrote {out}")
+
+
+@app.command()
+def dedup(
+    public: Path = typer.Argument(help="Public text: a .parquet or .jsonl[.gz] file, or a folder of them."),
+    against: list[Path] = typer.Option(..., help="A store of private text; can be given several times."),
+    out: Path = typer.Option(..., "--out", help="The file (or folder) to write; it must not exist."),
+    text_column: str = typer.Option("text", help="The column of the public text."),
+    url_column: str | None = typer.Option(None, help="The column of the public text's URLs."),
+    drop_domains: Path | None = typer.Option(
+        None, help="A file of domains to leave out with all below them, one a line."
+    ),
+    threshold: float = typer.Option(0.8, help="The Jaccard similarity from which on texts are nearly the same."),
+    shingle: int = typer.Option(5, help="How many words in a row are compared."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Leave out of public text what repeats private text, before a model is pretrained on it."""
+    from reticent.cli.progress import stages
+    from reticent.data.dedup import dedup as filtered
+    from reticent.data.domains import read_domains
+    from reticent.data.store import Store
+
+    drop = frozenset[str]() if drop_domains is None else read_domains(drop_domains)
+    stores = [Store.open(path) for path in against]
+    with stages() as progress:
+        found = filtered(
+            public,
+            stores,
+            out,
+            text_column=text_column,
+            url_column=url_column,
+            drop=drop,
+            threshold=threshold,
+            shingle=shingle,
+            progress=progress,
+        )
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(
+        f"{found['rows']:,} rows: {found['near_duplicates']:,} repeat private text, {found['listed_domains']:,} are of "
+        f"listed domains, {found['kept']:,} are kept in {out}."
+    )
+    typer.echo("Which rows are gone tells something of the private text: keep it, and the list of them, to yourself.")
 
 
 @app.command()

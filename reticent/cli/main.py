@@ -18,7 +18,11 @@ VERBS = {
     "deploy": ("deploy", "The same rounds on real devices, over Flower: keys, devices, server."),
     "evaluate": ("use", "Accuracy and loss of a trained model on people it was not trained on."),
     "predict": ("use", "The words that a trained model thinks come next."),
-    "export": ("use", "Take a trained model elsewhere: safetensors or StableHLO, with its privacy statement."),
+    "generate": ("generate", "Text that a trained model writes after a prompt."),
+    "export": (
+        "use",
+        "Take a trained model elsewhere: Hugging Face, safetensors or StableHLO, with its privacy statement.",
+    ),
     "personalize": ("personalize", "What training further on each person's own text would gain them."),
     "tune": ("tune", "Group sizes and cohorts for els and uls, and when which of the two is better."),
     "config": ("config", "Look at run files: every key, its unit and default."),

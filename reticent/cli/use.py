@@ -73,15 +73,28 @@ def export(
     directory: Directory,
     out: Annotated[Path, typer.Option(help="The directory to write; it must not exist.")],
     format: Annotated[
-        str, typer.Option(help="safetensors (parameters) or stablehlo (the computation).")
-    ] = "safetensors",
+        str | None,
+        typer.Option(
+            help="safetensors (parameters) or stablehlo (the computation); of a Hugging Face checkpoint also huggingface, "
+            "its default, and peft (the adapters alone)."
+        ),
+    ] = None,
     last: Last = False,
     as_json: Json = False,
 ) -> None:
     """Writes a trained model, its tokenizer and a card with its privacy statement; nothing secret is read."""
+    from reticent.models.kinds import HUGGINGFACE
     from reticent.training.export import export as write
+    from reticent.training.finished import run_file_of
 
-    written = [str(path) for path in write(directory, out, format, last=last)]
+    format = format or (HUGGINGFACE if run_file_of(Path(directory)).model.kind == HUGGINGFACE else "safetensors")
+    if format in ("huggingface", "peft"):
+        from reticent.finetune.huggingface.export import export as to_huggingface
+
+        paths = to_huggingface(directory, out, format, last=last)
+    else:
+        paths = write(directory, out, format, last=last)
+    written = [str(path) for path in paths]
     told: dict[str, Any] = {"files": written}
     if as_json:
         print_json(told)

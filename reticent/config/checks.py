@@ -7,6 +7,7 @@ from reticent.config.schema import Clipping, Mechanism, Population, Privacy, Run
 from reticent.errors import Refused
 from reticent.mechanisms.participation import Participation
 from reticent.models import KINDS
+from reticent.models.kinds import HUGGINGFACE
 
 PRIVATE_TABLES = ("population", "mechanism", "clipping", "privacy")
 SAMPLER_NEEDS = {
@@ -70,8 +71,17 @@ def _model(run_file: RunFile) -> Iterator[str]:
     for key in ("vocabulary", "embedding", "hidden", "layers", "heads"):
         if getattr(model, key) is not None and key not in KINDS[model.kind].sizes:
             yield f"A model of kind {model.kind!r} takes no model.{key}; leave it out."
-    if model.checkpointing and not model.kind.startswith("transformer"):
+    if model.checkpointing and not model.kind.startswith(("transformer", HUGGINGFACE)):
         yield f"A model of kind {model.kind!r} has no gradient checkpointing; leave model.checkpointing out."
+    if model.kind == HUGGINGFACE and model.checkpoint is None:
+        yield "The model kind 'huggingface' needs model.checkpoint, the directory of one."
+    lora = run_file.lora
+    if lora is not None and model.kind != HUGGINGFACE:
+        yield f"Adapters are for Hugging Face checkpoints, not for a model of kind {model.kind!r}; leave [lora] out."
+    if lora is not None and lora.rank is None and lora.adapters is None:
+        yield "The table [lora] needs rank, or adapters to start from."
+    if lora is not None and lora.adapters is not None and (lora.alpha is not None or lora.targets):
+        yield "Adapters to start from have their own alpha and targets; leave lora.alpha and lora.targets out."
 
 
 def _audit(run_file: RunFile) -> Iterator[str]:

@@ -12,6 +12,7 @@ from reticent.config.checks import check
 from reticent.config.schema import TABLES, RunFile
 from reticent.config.toml import to_toml
 from reticent.errors import Refused
+from reticent.models.kinds import HUGGINGFACE
 
 KEYS = [f"{table}.{key}" for table, model in TABLES.items() for key in model.model_fields]
 
@@ -33,6 +34,7 @@ def parse(content: dict[str, Any], overrides: Iterable[str] = ()) -> RunFile:
     content = {name: dict(table) if isinstance(table, dict) else table for name, table in content.items()}
     for override in overrides:
         _override(content, override)
+    _name_kind(content)
     try:
         run_file = RunFile.model_validate(content)
     except ValidationError as error:
@@ -56,6 +58,15 @@ def differences(stored: RunFile, given: RunFile) -> list[str]:
         if values[0] != values[1]:
             found.append(f"{key}: {values[0]!r}, now {values[1]!r}")
     return found
+
+
+def _name_kind(content: dict[str, Any]) -> None:
+    """Says that a checkpoint is a Hugging Face one where only its directory does, so that what is kept of a run says it."""
+    table = content.get("model")
+    if isinstance(table, dict) and "kind" not in table and isinstance(table.get("checkpoint"), str):
+        directory = Path(table["checkpoint"])
+        if (directory / "config.json").is_file() and not (directory / "run.toml").is_file():
+            table["kind"] = HUGGINGFACE
 
 
 def _override(content: dict[str, Any], override: str) -> None:

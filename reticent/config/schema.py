@@ -98,7 +98,10 @@ class Data(Table):
 class Model(Table):
     """[model]"""
 
-    kind: str = Field(default="lstm", description="A built-in model by name.")
+    kind: str = Field(
+        default="lstm",
+        description="A built-in model by name; huggingface where the checkpoint is a directory of that kind.",
+    )
     vocabulary: Count | None = Field(
         default=None, description="Words, with the special ones; without it the model's own."
     )
@@ -114,7 +117,25 @@ class Model(Table):
     checkpointing: bool = Field(
         default=False, description="For transformers: make inner values anew in the backward pass, to need less memory."
     )
-    checkpoint: str | None = Field(default=None, description="Directory of a finished or pretrained run to start from.")
+    checkpoint: str | None = Field(
+        default=None,
+        description="Directory to start from: a finished or pretrained run's, or a Hugging Face checkpoint's.",
+    )
+
+
+class Lora(Table):
+    """[lora]"""
+
+    rank: Count | None = Field(default=None, description="Rank of each adapter; without it that of lora.adapters.")
+    alpha: Positive | None = Field(
+        default=None, description="What adapters add is multiplied by alpha / rank; without it by 1."
+    )
+    targets: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Linear layers with adapters, by the checkpoint's names (q_proj, c_attn), or all-linear; without it "
+        "queries and values.",
+    )
+    adapters: str | None = Field(default=None, description="Directory of PEFT adapters to start from.")
 
 
 class Population(Table):
@@ -336,6 +357,7 @@ class RunFile(Table):
     run: Run
     data: Data
     model: Model = Model()
+    lora: Lora | None = None
     population: Population | None = None
     mechanism: Mechanism | None = None
     clipping: Clipping | None = None
@@ -366,6 +388,7 @@ TABLES: dict[str, type[Table]] = {
     "run": Run,
     "data": Data,
     "model": Model,
+    "lora": Lora,
     "population": Population,
     "mechanism": Mechanism,
     "clipping": Clipping,

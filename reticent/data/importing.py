@@ -219,7 +219,12 @@ def _make_tokenizer(make: TokenizerMaker, staging: Path, key: str) -> Tokenizer:
 def _encode(
     source: Source, out: Path, staging: Path, tokenizer: Tokenizer, key: str, read: dict[str, int], progress: Progress
 ) -> None:
-    about = {"source": source.location, "user_column": source.user_column, "text_column": source.text_column}
+    about: dict[str, Any] = {
+        "source": source.location,
+        "user_column": source.user_column,
+        "text_column": source.text_column,
+        **({"users_are": "base domains of URLs"} if source.by_domain else {}),
+    }
     with StoreWriter(out, tokenizer, about=about, resume=key) as writer:
         summary: dict[str, Any] = writer.about.setdefault(
             "import",

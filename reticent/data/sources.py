@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reticent.data.cleaning import Counts, clean
+from reticent.data.domains import domains
 from reticent.data.rowfiles import BATCH_ROWS, in_batches, read_csv, read_jsonl
 from reticent.errors import Refused
 
@@ -21,18 +22,23 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Source:
-    """What to read: a file, a folder of files of one kind, a Hugging Face dataset folder or name, TFF's SQLite."""
+    """What to read: a file, a folder of files of one kind, a Hugging Face dataset folder or name, TFF's SQLite.
+
+    With `by_domain` the user column holds URLs, and the base domain of each is the user.
+    """
 
     location: str
     user_column: str | None
     text_column: str | None
     split: str | None = None
+    by_domain: bool = False
     counts: Counts = field(default_factory=Counts, compare=False)
 
     def fingerprint(self) -> str:
         """Equal when reading would give the same rows: places, sizes and times of the files, and the columns."""
         files = [(str(path.resolve()), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in self._all_files()]
-        return json.dumps([self.location, self.user_column, self.text_column, self.split, files])
+        domains = ["by domain"] if self.by_domain else []
+        return json.dumps([self.location, self.user_column, self.text_column, self.split, files, *domains])
 
     def _all_files(self) -> list[Path]:
         path = Path(self.location)
@@ -44,8 +50,21 @@ class Source:
         """Cleaned rows as Arrow batches of `user` and `text`; `counts` is complete when they are all read."""
         for users, texts, done in self._raw():
             batch = clean(users, texts, self.counts)
+            batch = self._by_domain(batch) if self.by_domain else batch
             progress("reading", done)
             yield batch
+
+    def _by_domain(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """The rows with the base domain of their URL in its place; where there is none, nobody is known."""
+        import pyarrow as pa
+
+        found = domains(batch.column("user"))
+        kept = found.is_valid()
+        lost = batch.num_rows - (kept.sum().as_py() or 0)
+        self.counts.kept -= lost
+        self.counts.missing_user += lost
+        columns = [found.filter(kept).cast(pa.large_string()), batch.column("text").filter(kept)]
+        return pa.record_batch(columns, names=["user", "text"])
 
     def _raw(self) -> "Iterator[tuple[pa.Array, pa.Array, float]]":
         path = Path(self.location)

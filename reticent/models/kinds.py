@@ -1,5 +1,6 @@
 """The built-in models by name, and how to make one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -26,6 +27,7 @@ class Kind:
 RECURRENT = "reticent.models.recurrent"
 TRANSFORMER = "reticent.models.transformer"
 IMAGES = "reticent.models.images"
+HUGGINGFACE = "huggingface"
 KINDS = {
     "lstm": Kind(
         RECURRENT,
@@ -67,6 +69,10 @@ KINDS = {
         {"vocabulary": 260, "hidden": 128},
         {"side": 32, "channels": 3, "widths": (32, 64, 128), "largest": 255},
     ),
+    HUGGINGFACE: Kind(
+        "reticent.finetune.huggingface.model",
+        "the model of a Hugging Face directory, model.checkpoint: GPT-2, Llama, Qwen2, Qwen3 or Gemma",
+    ),
 }
 
 
@@ -79,20 +85,22 @@ def make(
     compute_dtype: str = "float32",
     unknown: int | None = 3,
     checkpointing: bool = False,
+    checkpoint: Mapping[str, Any] | None = None,
     **more: int | None,
 ) -> Model:
     """The built-in model of this name; a size that is None is the kind's own.
 
     `vocabulary` counts the special ids too. `unknown` is the id of the unknown word, which is never counted as
     predicted (None: there is none). Parameters are float32; `compute_dtype` is what matrix products run in;
-    `checkpointing`, for transformers, makes inner values anew in the backward pass rather than keep them.
+    `checkpointing`, for transformers, makes inner values anew in the backward pass rather than keep them. `checkpoint` is
+    for "huggingface": what its own `make` takes besides.
     """
     if kind not in KINDS:
         raise Refused(f"There is no model {kind!r}; there are {', '.join(KINDS)}.")
     if compute_dtype not in COMPUTE_DTYPES:
         raise Refused(f"A model computes in {' or '.join(COMPUTE_DTYPES)}, not in {compute_dtype!r}.")
     chosen = KINDS[kind]
-    sizes = dict(chosen.sizes)
+    sizes: dict[str, Any] = dict(chosen.sizes)
     for name, size in {"vocabulary": vocabulary, "embedding": embedding, "hidden": hidden, **more}.items():
         if size is None:
             continue
@@ -103,8 +111,10 @@ def make(
         sizes[name] = size
     fixed = dict(chosen.fixed)
     if checkpointing:
-        if chosen.module != TRANSFORMER:
+        if chosen.module != TRANSFORMER and kind != HUGGINGFACE:
             raise Refused(f"A model of kind {kind!r} has no gradient checkpointing; it is for transformers.")
         fixed["checkpointing"] = True
     make_it = import_module(chosen.module).make
+    if kind == HUGGINGFACE:
+        sizes = dict(checkpoint or {})
     return make_it(kind=kind, compute_dtype=compute_dtype, unknown=unknown, **fixed, **sizes)

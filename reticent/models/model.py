@@ -23,6 +23,10 @@ class Model:
     `by_layer` makes of the model's (None: the same), which may rename and regroup the arrays and nothing else.
     `compute_dtype` is what its matrix products run in. `of_tokens` is false of a model whose loss is no mean over tokens,
     such as one of images: a row then has one target, its last entry.
+
+    A model that begins with parameters from elsewhere has `start`, which reads them, and `source`, a digest of where they
+    come from. One that trains beside parameters that stay as they are has those as `frozen`: what is compiled should
+    take them as an argument and call `holding`, since arrays in a closure are in memory twice.
     """
 
     kind: str
@@ -35,6 +39,18 @@ class Model:
     compute_dtype: str = "float32"
     by_layer: Callable[[Params], Params] | None = None
     of_tokens: bool = True
+    start: Callable[[], Params] | None = None
+    source: str | None = None
+    frozen: Params = None
+    rebuild: "Callable[[Params], Model] | None" = None
+
+    def holding(self, frozen: Params) -> "Model":
+        """The same model with other arrays for those that stay as they are, in a compiled function its argument's."""
+        return self if self.rebuild is None else self.rebuild(frozen)
+
+    def begin(self, key: Any) -> Params:
+        """The parameters to train from: those it comes with, otherwise initialised by `key`."""
+        return self.init(key) if self.start is None else self.start()
 
 
 def language_model(

@@ -59,14 +59,14 @@ def evaluator(model: Model, people: HeldOut) -> Callable[[Any], dict[str, Any]]:
     top1 counts the unknown word as wrong, top1_in_vocabulary leaves it out, top3 counts the three likeliest words; loss
     is in nats per target.
     """
-    sums_of = jax.jit(lambda params, rows: model.loss(params, rows, None)[1])
+    sums_of = jax.jit(lambda params, rows, frozen: model.holding(frozen).loss(params, rows, None)[1])
     baseline: list[float] = []
 
     def evaluate(params: Any) -> dict[str, Any]:
         baseline.extend([] if baseline else [people.unigram_top1(model.of_tokens)])
         totals: dict[str, float] = {}
         for rows in people.rows():
-            for name, value in sums_of(params, rows).items():
+            for name, value in sums_of(params, rows, model.frozen).items():
                 totals[name] = totals.get(name, 0.0) + float(value)
         found = summary(totals)
         return {

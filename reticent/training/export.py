@@ -11,7 +11,7 @@ from reticent.errors import Refused
 from reticent.files import write_atomically
 from reticent.report import read_run
 from reticent.report.words import headline, privacy_statement
-from reticent.training.finished import TrainedModel, load_trained
+from reticent.training.finished import PRIVACY, Provenance, TrainedModel, load_trained, provenance
 
 FORMATS = ("safetensors", "stablehlo")
 
@@ -35,11 +35,26 @@ def export(directory: str | Path, out: str | Path, format: str = "safetensors", 
         f"model.{format}": content,
         "tokenizer.json": trained.tokenizer.to_bytes(),
         "config.json": (json.dumps(_config(trained), indent=1) + "\n").encode(),
-        "README.md": card(Path(directory), trained).encode(),
+        **papers(Path(directory), trained),
     }
     for name, made in files.items():
         write_atomically(out / name, made)
     return [out / name for name in files]
+
+
+def papers(directory: Path, trained: TrainedModel) -> dict[str, bytes]:
+    """What goes with every exported model: its card, and what a run that starts from it has to account for."""
+    private = trained.run_file.private
+    try:
+        before = provenance(directory)
+    except Refused:
+        # Nothing to compose with: a run that starts from it will be refused.
+        before = Provenance((), None)
+    said = {"schema_version": 1, "private": private, "owed": list(before.owed), "public_data": before.public_data}
+    return {
+        "README.md": card(directory, trained).encode(),
+        PRIVACY: (json.dumps(said, indent=1) + "\n").encode(),
+    }
 
 
 def card(directory: Path, trained: TrainedModel) -> str:

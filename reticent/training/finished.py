@@ -1,21 +1,26 @@
 """Runs that were made, as something to start from, to use and to export: the public half of a checkpoint."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from reticent.accounting.guarantee import Guarantee
+from reticent.accounting.composition import record
 from reticent.config import RunFile, load
 from reticent.data.tokenizers import Tokenizer, load_tokenizer
 from reticent.errors import Refused
 from reticent.ledger.checkpoints import read_manifest, rounds_of
 from reticent.ledger.durable import Files
+from reticent.ledger.lines import read_ledger
 from reticent.ledger.metrics import Metrics
 from reticent.models import Model
 from reticent.training.setup import model_of
 from reticent.training.state import read_params
+
+PRIVACY = "privacy.json"
+"""Of an exported model: what it owes, for the next run that starts from it."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +36,10 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a checkpoint owes to whom: a guarantee, or the public text that it was trained on."""
+    """What a checkpoint owes to whom: guarantees, as `composition.record` keeps them, and the public text that it was
+    trained on."""
 
-    guarantee: Guarantee | None
+    owed: tuple[dict[str, Any], ...]
     public_data: str | None
 
 
@@ -49,11 +55,21 @@ def load_trained(path: str | Path, *, last: bool = False, model: Model | None = 
     read_manifest(half)
     tokenizer = load_tokenizer(half)
     model = model_of(run_file, tokenizer) if model is None else model
+    _check_source(path, model)
     try:
         params = read_params(jax.eval_shape(model.init, jax.random.key(0)), half)
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(f"The checkpoint {half} is of another model than {model.kind!r} ({error}).") from None
     return TrainedModel(run_file, model, params, tokenizer, rounds)
+
+
+def _check_source(path: Path, model: Model) -> None:
+    """Refuses a base that is not the one that a run's adapters were trained on."""
+    if model.source is None or not (path / "ledger.jsonl").is_file():
+        return
+    began_with = read_ledger(path / "ledger.jsonl").first["description"]["model"].get("checkpoint")
+    if began_with != model.source:
+        raise Refused(f"The checkpoint that the run in {path} began with has changed since; restore it.")
 
 
 def run_file_of(path: Path) -> RunFile:
@@ -74,10 +90,28 @@ def params_to_start_from(path: Path, model: Model, tokenizer: Tokenizer) -> Any:
 
 
 def provenance(path: Path) -> Provenance:
-    """What a checkpoint to start from was trained on. Refuses private training without a guarantee."""
+    """What a checkpoint to start from was trained on: a run's, an exported one, or one from elsewhere. Refuses private
+    training without a guarantee."""
+    if not (path / "run.toml").is_file():
+        exported = path / PRIVACY
+        if not exported.is_file():
+            return Provenance((), f"{path.name!r}, a checkpoint from elsewhere, with whatever it was trained on")
+        try:
+            said = json.loads(exported.read_bytes())
+            found = Provenance(tuple(map(dict, said["owed"])), said["public_data"])
+            without = bool(said["private"]) and not found.owed
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(f"{exported} is damaged ({error!r}); export the run again.") from None
+        if without:
+            raise Refused(f"{path} was trained on private text without a guarantee; start from one that has one.")
+        return found
     run_file = run_file_of(path)
+    before = Provenance((), None)
+    if run_file.model.checkpoint is not None and not run_file.private:
+        before = provenance(Path(run_file.model.checkpoint))
     if not run_file.private:
-        return Provenance(None, f"pretraining on the store {Path(run_file.data.store).name!r}")
+        public = f"pretraining on the store {Path(run_file.data.store).name!r}"
+        return Provenance(before.owed, public if before.public_data is None else f"{before.public_data}; {public}")
     from reticent.report import read_run
 
     guarantee = read_run(path).guarantee
@@ -85,7 +119,7 @@ def provenance(path: Path) -> Provenance:
         raise Refused(
             f"The run in {path} has no guarantee to compose with; start from one that has, or from one on public text."
         )
-    return Provenance(guarantee, None)
+    return Provenance((record(guarantee),), None)
 
 
 def _chosen_checkpoint(path: Path, last: bool) -> int:

@@ -20,6 +20,7 @@ from reticent.ledger.durable import Files
 from reticent.ledger.lines import read_ledger
 from reticent.ledger.verify import Verdict, verify
 from reticent.models import Model
+from reticent.models.kinds import HUGGINGFACE
 from reticent.training import state as states
 from reticent.training.evaluation import evaluator
 from reticent.training.events import Callback, listening
@@ -159,12 +160,12 @@ def mechanism_file(setup: Setup) -> bytes | None:
 
 def first_params(setup: Setup) -> Any:
     """The parameters before round 0: of the checkpoint to start from, or initialised by the run's seed."""
-    params = setup.model.init(jax.random.key(setup.run_file.run.seed))
-    if setup.run_file.model.checkpoint is None:
-        return params
+    table = setup.run_file.model
+    if table.checkpoint is None or table.kind == HUGGINGFACE:
+        return setup.model.begin(jax.random.key(setup.run_file.run.seed))
     from reticent.training.finished import params_to_start_from
 
-    return params_to_start_from(Path(setup.run_file.model.checkpoint), setup.model, setup.data.train.tokenizer())
+    return params_to_start_from(Path(table.checkpoint), setup.model, setup.data.train.tokenizer())
 
 
 def _recovered(setup: Setup, run: RunDirectory, rounds: Rounds, first: State, recovery: Recovery) -> State:

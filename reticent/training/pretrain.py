@@ -42,7 +42,7 @@ def pretrain(
     tokenizer = data.train.tokenizer()
     model = model_of(run_file, tokenizer) if model is None else model
     optimizer = server_optimizer(run_file.server, run_file.run.rounds)
-    params = model.init(jax.random.key(run_file.run.seed))
+    params = model.begin(jax.random.key(run_file.run.seed))
     shown = {"params": params, "optimizer": optimizer.init(params)}
     files = Files()
     done = _begin(run_file, out, going_on, files)
@@ -57,8 +57,9 @@ def pretrain(
             shown = states.read_shown(shown, half)
 
         @jax.jit
-        def step(shown: dict[str, Any], rows: jax.Array) -> tuple[dict[str, Any], jax.Array]:
-            (loss, _), slope = jax.value_and_grad(model.loss, has_aux=True)(shown["params"], rows, None)
+        def step(shown: dict[str, Any], rows: jax.Array, frozen: Any) -> tuple[dict[str, Any], jax.Array]:
+            loss_of = model.holding(frozen).loss
+            (loss, _), slope = jax.value_and_grad(loss_of, has_aux=True)(shown["params"], rows, None)
             change, state = optimizer.update(slope, shown["optimizer"], shown["params"])
             return {"params": optax.apply_updates(shown["params"], change), "optimizer": state}, loss
 
@@ -77,7 +78,7 @@ def pretrain(
             losses: list[Any] = []
             began, last = time.perf_counter(), {}
             for number, rows in enumerate(batches(data.train, run_file, done), start=done + 1):
-                shown, loss = step(shown, rows)
+                shown, loss = step(shown, rows, model.frozen)
                 losses.append(loss)
                 if number % run_file.run.checkpoint_every and number != run_file.run.rounds:
                     continue

@@ -102,7 +102,7 @@ class SecureSums(CohortSums):
     def compile(self, params: Any) -> None:
         nobody = np.full(self.clients, -1)
         for device in dict.fromkeys(self.devices):
-            own = jax.device_put(params, device)
+            own = jax.device_put(params, device), self._frozen[device]
             for steps, batch in self.shapes:
                 tokens = np.full((self.clients, steps, batch, self.work.sequence_length + 1), -1, np.int32)
                 empty = np.zeros(self.clients, np.int32)
@@ -148,7 +148,7 @@ class SecureSums(CohortSums):
         """Every member's name and clipped update, a few groups ahead of whoever takes them."""
         seed = (self.seed << 32) + round
         groups = assemble_in_shapes(self.store, cohort, self.shapes, clients=self.clients, seed=seed, **self.work.rows)
-        own = {device: jax.device_put(params, device) for device in dict.fromkeys(self.devices)}
+        own = {device: (jax.device_put(params, device), frozen) for device, frozen in self._frozen.items()}
         turns = itertools.cycle(self.devices)
         waiting: deque[Any] = deque()
         for group in itertools.chain(groups, [None] * len(self.devices)):
@@ -160,20 +160,21 @@ class SecureSums(CohortSums):
                     if client >= 0:
                         yield name_of(int(cohort[client])), self.by_grid.vector_of(units)
 
-    def _on_host(self, params: Any, group: ClientBatches) -> np.ndarray:
-        return np.asarray(self._of_group(params, group))
+    def _on_host(self, own: tuple[Any, Any], group: ClientBatches) -> np.ndarray:
+        return np.asarray(self._of_group(own, group))
 
-    def _of_group(self, params: Any, group: ClientBatches) -> jax.Array:
-        return self._updates(params, group.tokens, self.work.weights(group))
+    def _of_group(self, own: tuple[Any, Any], group: ClientBatches) -> jax.Array:
+        return self._updates(*own, group.tokens, self.work.weights(group))
 
-    def _group_updates(self, params: Any, tokens: jax.Array, weights: jax.Array) -> jax.Array:
+    def _group_updates(self, params: Any, frozen: Any, tokens: jax.Array, weights: jax.Array) -> jax.Array:
         """Each client's clipped update as one vector of units."""
 
         def one(update: Any, weight: jax.Array) -> jax.Array:
             return ravel_pytree(self.each(update, weight).units)[0]
 
         repeated = jnp.tile(tokens, (1, self.work.epochs, 1, 1))
-        return local_updates(self.model, params, repeated, self.work.learning_rate, one, beside=(weights,))
+        model = self.model.holding(frozen)
+        return local_updates(model, params, repeated, self.work.learning_rate, one, beside=(weights,))
 
 
 def name_of(user: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reticent.accounting.composition import record, recorded
+from reticent.accounting.composition import recorded
 from reticent.accounting.guarantee import Guarantee
 from reticent.accounting.run import calibrated, guarantee_of
 from reticent.accounting.run import mechanism_of as mechanism_of_accounting
@@ -24,6 +24,7 @@ from reticent.mechanisms import Mechanism, Participation, load, make
 from reticent.mechanisms.storage import to_header
 from reticent.models import Model
 from reticent.models import make as make_model
+from reticent.models.kinds import HUGGINGFACE
 from reticent.population import Sampler, SamplerState
 from reticent.privacy.clipping import Clipping
 from reticent.privacy.grid import Grid
@@ -205,7 +206,12 @@ def prepare(
         "accounting": accounting,
         "grid": grid.step,
         "report_goal": work.denominator,
-        "model": {"kind": model.kind, "parameters": model.parameters, "vocabulary": model.vocabulary},
+        "model": {
+            "kind": model.kind,
+            "parameters": model.parameters,
+            "vocabulary": model.vocabulary,
+            **({} if model.source is None else {"checkpoint": model.source}),
+        },
         "tokenizer": data.train.header["tokenizer"]["digest"],
         **planted.described,
     }
@@ -248,12 +254,21 @@ def open_data(run_file: RunFile, progress: Progress = lambda stage, done: None) 
 
 
 def model_of(run_file: RunFile, tokenizer: Tokenizer) -> Model:
-    """The built-in model of a run file, over the ids of a tokenizer."""
+    """The model of a run file: a built-in one over the ids of a tokenizer, or that of a Hugging Face checkpoint."""
     table = run_file.model
     if table.vocabulary not in (None, tokenizer.size):
         raise Refused(
             f"model.vocabulary is {table.vocabulary:,} and the text has {tokenizer.size:,} ids (special ones included); "
             f"leave model.vocabulary out, or give {tokenizer.size}."
+        )
+    if table.kind == HUGGINGFACE:
+        lora = {} if run_file.lora is None else run_file.lora.model_dump()
+        return make_model(
+            table.kind,
+            compute_dtype=table.compute_dtype,
+            unknown=tokenizer.unknown if tokenizer.unknown >= 0 else None,
+            checkpointing=table.checkpointing,
+            checkpoint={"directory": table.checkpoint, "tokenizer": tokenizer, **lora},
         )
     return make_model(
         table.kind,
@@ -358,15 +373,21 @@ def _owed(run_file: RunFile, data: Data) -> tuple[list[dict[str, Any]], dict[str
     for name in run_file.privacy.composed_with if run_file.privacy else ():
         owed.append(_recorded(Path(name)))
         covered.append(f"what was learned of the same people before training ({Path(name).name})")
-    if run_file.model.checkpoint is not None:
+    adapters = None if run_file.lora is None else run_file.lora.adapters
+    public = []
+    for begun_with in (run_file.model.checkpoint, adapters):
+        if begun_with is None:
+            continue
         from reticent.training.finished import provenance
 
-        before = provenance(Path(run_file.model.checkpoint))
-        if before.guarantee is not None:
-            owed.append(record(before.guarantee))
+        before = provenance(Path(begun_with))
+        owed.extend(before.owed)
+        if before.owed:
             covered.append("the training of the checkpoint it began with, as if on the same people")
-        else:
-            told["public_data"] = before.public_data
+        if before.public_data is not None:
+            public.append(before.public_data)
+    if public:
+        told["public_data"] = "; ".join(public)
     if covered:
         told["also_covered"] = covered
     if left_out:

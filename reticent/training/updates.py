@@ -81,6 +81,8 @@ class CohortSums:
         self.clients = CLIENTS_ON_CPU if self.skipping else _clients_at_once(model, self.shapes[-1], work)
         self._pool = ThreadPoolExecutor(len(self.devices), thread_name_prefix="cohort")
         self._add = jax.jit(self._add_group, donate_argnums=0)
+        # What is not trained is on every device once.
+        self._frozen = {device: jax.device_put(model.frozen, device) for device in dict.fromkeys(self.devices)}
 
     def compile(self, params: Any) -> None:
         """Compiles everything before the first round, with nobody in the cohort."""
@@ -91,7 +93,7 @@ class CohortSums:
                 tokens = np.full((self.clients, steps, batch, self.work.sequence_length + 1), -1, np.int32)
                 empty = np.zeros(self.clients, np.int32)
                 group = ClientBatches(tokens, empty, empty, empty, nobody)
-                total = self._add(total, own, tokens, self.work.weights(group))
+                total = self._add(total, own, self._frozen[device], tokens, self.work.weights(group))
             jax.block_until_ready(total)
 
     def __call__(self, params: Any, cohort: np.ndarray, round: int) -> Contribution:
@@ -118,12 +120,18 @@ class CohortSums:
             jax.block_until_ready(total)
             if group is None:
                 return total
-            total = self._add(total, own, group.tokens, self.work.weights(group))
+            total = self._add(total, own, self._frozen[device], group.tokens, self.work.weights(group))
 
-    def _add_group(self, total: Any, params: Any, tokens: jax.Array, weights: jax.Array) -> Any:
+    def _add_group(self, total: Any, params: Any, frozen: Any, tokens: jax.Array, weights: jax.Array) -> Any:
         repeated = jnp.tile(tokens, (1, self.work.epochs, 1, 1))
         sums = local_updates(
-            self.model, params, repeated, self.work.learning_rate, self.each, beside=(weights,), total=True
+            self.model.holding(frozen),
+            params,
+            repeated,
+            self.work.learning_rate,
+            self.each,
+            beside=(weights,),
+            total=True,
         )
         return jax.tree.map(jnp.add, total, sums)
 
