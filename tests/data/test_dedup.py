@@ -57,16 +57,15 @@ def test_what_is_nearly_the_same_is_found_and_nothing_else(store, private):
     assert all(texts.repeated(text.upper() + " !") for text in private[:40])
     assert not any(texts.repeated(some_text()) for _ in range(200))
     assert not texts.repeated("only four words here")
+    assert not texts.repeated("nothing of which the vocabulary knows a single word at all")
     assert not texts.repeated("")
     # A line that repeats a private text is enough, wherever it stands.
     assert texts.repeated(f"{some_text()}\n{private[3]}\n{some_text()}")
 
 
 def test_the_threshold_is_a_jaccard_similarity(store, private):
-    near, far = (
-        [(text, with_changes(text, 1)) for text in private[:40]],
-        [(text, with_changes(text, 3)) for text in private[:40]],
-    )
+    near = [(text, with_changes(text, 1)) for text in private[:40]]
+    far = [(text, with_changes(text, 3)) for text in private[:40]]
     assert all(0.6 < jaccard(*pair) < 0.85 for pair in near)
     assert all(jaccard(*pair) < 0.45 for pair in far)
     loose = PrivateTexts(store, threshold=0.5)
@@ -175,16 +174,9 @@ def test_a_listed_domain_covers_what_is_below_it():
 
 
 def test_files_shaped_as_cc_news_are_divided_by_domain(tmp_path):
+    more = {"title": "t", "domain": "www.news.org", "date": "2019", "description": "", "image_url": ""}
     rows = [
-        {
-            "title": "t",
-            "text": "word1 word2",
-            "domain": "www.news.org",
-            "date": "2019",
-            "description": "",
-            "url": url,
-            "image_url": "",
-        }
+        {**more, "text": "word1 word2", "url": url}
         for url in ("https://www.news.org/1", "http://news.org/2", "https://daily.net/3", "gone")
     ]
     (tmp_path / "news.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
