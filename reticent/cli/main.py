@@ -15,7 +15,6 @@ from reticent.errors import Refused
 # verb: (module beside this one, help). A module has either `app` (a Typer of sub-verbs) or a function named as the verb.
 VERBS = {
     "train": ("train", "Train what a run file asks for: guarantee first, report last."),
-    "deploy": ("deploy", "The same rounds on real devices, over Flower: keys, devices, server."),
     "evaluate": ("use", "Accuracy and loss of a trained model on people it was not trained on."),
     "predict": ("use", "The words that a trained model thinks come next."),
     "generate": ("generate", "Text that a trained model writes after a prompt."),
@@ -33,6 +32,7 @@ VERBS = {
     "account": ("account", "The guarantee of a training: epsilon, rho, and what they rest on."),
     "calibrate": ("calibrate", "The smallest noise multiplier for a target epsilon or rho."),
     "verify": ("verify", "Check a run from what it wrote: ledger, guarantee, and, with its secrets, the noise."),
+    "audit": ("audit", "Attack a run: a lower bound on epsilon, exposure of planted secrets, its noise, its row keys."),
     "report": ("report", "Report what a run did: guarantee, accuracy, checks, for everybody to read."),
     "compare": ("compare", "Compare runs: guarantees, accuracies, speed."),
     "population": ("population", "Who takes part: play a population of devices before a launch."),

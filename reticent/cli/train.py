@@ -50,6 +50,7 @@ def _train(settings: Any, directory: Path, watch: Any, going_on: bool, secrets: 
 
         last = pretrain(settings, directory, callbacks=[watch], going_on=going_on, progress=watch.stage)
         return {"directory": str(directory), "last": last}
+    from reticent.audit.attack import at_the_end
     from reticent.config.datacenter import ALGORITHMS as DATACENTER
     from reticent.report import read_run
     from reticent.training import train as run
@@ -65,6 +66,7 @@ def _train(settings: Any, directory: Path, watch: Any, going_on: bool, secrets: 
         callbacks=[watch],
         going_on=going_on,
         secrets=secrets,
+        auditor=at_the_end if settings.audit.declared else None,
         progress=watch.stage,
     )
     facts = read_run(trained.path, verdict=trained.verdict, secrets=secrets).facts()

@@ -12,6 +12,7 @@ from reticent.errors import Refused
 from reticent.files import write_atomically
 from reticent.ledger.secrets import place_of_secrets
 from reticent.ledger.verify import Check
+from reticent.report.audit import exposure_plot, read_audit
 from reticent.report.curves import epsilon_curve
 from reticent.report.figures import figures
 from reticent.report.numbers import percent, plain, times, upper
@@ -50,7 +51,8 @@ def report(run: Run, secrets: str | Path | None = None) -> Report:
     """
     epsilons, participations = epsilon_curve(run), histogram(run, secrets)
     counted = participations if isinstance(participations, dict) else None
-    plots = figures(run, epsilons, counted)
+    audit = read_audit(run)
+    plots = [*figures(run, epsilons, counted), *(exposure_plot(run, audit) if audit else [])]
     pictures = {f"plots/{plot.name}.png": png(plot) for plot in plots}
     told: dict[str, Any] = {
         "run": run,
@@ -62,6 +64,8 @@ def report(run: Run, secrets: str | Path | None = None) -> Report:
         "participations": participations,
         "epsilons": epsilons,
         "evaluations": run.evaluations,
+        "audit": audit,
+        "refuted": [one["name"] for one in audit["findings"] if one["verdict"] == "BROKEN"] if audit else [],
         "version": __version__,
     }
     stated = privacy_statement(run, run.name)

@@ -1,7 +1,7 @@
 """`train`: round after round through the release protocol, from the first or from where a crash left it."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,9 @@ from reticent.training.setup import Progress, Setup, prepare
 from reticent.training.state import State
 from reticent.training.work import WorkOf, federated
 
+Auditor = Callable[[Path, Verdict, str | Path | None], bool]
+"""From a run's directory, the verdict on it and the folder of its secrets, whether its claim stands."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -51,6 +54,7 @@ def train(
     going_on: bool = False,
     secrets: str | Path | None = None,
     files: Files | None = None,
+    auditor: Auditor | None = None,
     progress: Progress = lambda stage, done: None,
 ) -> Trained:
     """Trains what a run file asks for into the run directory `out`, verifies it and writes its report.
@@ -58,7 +62,8 @@ def train(
     `model` takes the place of the built-in ones; `work_of` is the algorithm, devices' rounds unless another is given
     (`reticent.finetune.work_of` for "els", "uls" and "dpsgd"); `going_on` resumes a run where it stopped, in whatever
     instant that was; `secrets` is the folder that its secrets directory is made in, and removed from when the run is
-    finished and verified.
+    finished and verified; an `auditor` (`reticent.audit.attack.at_the_end`) sees the run before that, and where it finds
+    anything, the secrets stay.
     """
     out = Path(out).absolute()
     with (
@@ -67,7 +72,7 @@ def train(
     ):
         job = _Job(begun, told)
         job.run_rounds()
-        return job.finish(secrets)
+        return job.finish(secrets, auditor)
 
 
 @dataclass(frozen=True)
@@ -272,8 +277,8 @@ class _Job:
         self.evaluations.append({**record, "rounds": done})
         self._tell("on_evaluation", self.evaluations[-1])
 
-    def finish(self, secrets: str | Path | None) -> Trained:
-        """Ends the run: its last line, the verification, the report, and then the secrets go."""
+    def finish(self, secrets: str | Path | None, auditor: Auditor | None) -> Trained:
+        """Ends the run: its last line, the verification, the audit, the report, and then the secrets go."""
         from reticent.privacy.again import noise_of
         from reticent.report import read_run, report
 
@@ -289,8 +294,9 @@ class _Job:
             lambda description, rows, size: noise_of(description, rows, size, arrays),
             secrets,
         )
+        sound = auditor is None or auditor(run.path, verdict, secrets)
         written = report(read_run(run.path, verdict=verdict, secrets=secrets), secrets).write()
-        if verdict.holds and not self.setup.run_file.run.keep_secrets:
+        if verdict.holds and sound and not self.setup.run_file.run.keep_secrets:
             run.destroy_secrets(verdict)
         self._tell("on_end", {"rounds": run.next_round, "holds": verdict.holds, "best": self.best, "last": last})
         return Trained(run.path, verdict, last, self.best, written[0])
