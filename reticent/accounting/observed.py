@@ -1,7 +1,7 @@
 """What really happened: what the enforced participation supports, and, for diagnosis only, the worst that occurred."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from reticent.errors import Refused
 from reticent.mechanisms import Mechanism, Participation
-from reticent.mechanisms.base import Sensitivity, ToeplitzMechanism
+from reticent.mechanisms.base import Sensitivity, ToeplitzMechanism, check_dense
+
+Pattern = tuple[int, ...]
 
 DIAGNOSTIC = (
     "a diagnostic: the participation that occurred depends on the data's owners, so nothing but what was enforced may be "
@@ -58,7 +60,8 @@ def happened(mechanism: Mechanism, enforced: Participation, patterns: Iterable[S
     Refuses where somebody did what was to be prevented: then the guarantee of `enforced` does not hold. The patterns say
     who took part when, and are as secret as that; so is the diagnostic.
     """
-    users, different = 0, set()
+    users = 0
+    different: set[Pattern] = set()
     for rounds in patterns:
         kept = tuple(sorted(int(one) for one in rounds))
         if kept:
@@ -67,8 +70,7 @@ def happened(mechanism: Mechanism, enforced: Participation, patterns: Iterable[S
     for kept in different:
         _check(kept, enforced)
     gaps = [later - earlier for kept in different for earlier, later in itertools.pairwise(kept)]
-    weighed = {kept: _weight(mechanism, enforced.rounds, kept) for kept in different}
-    worst = max(sorted(weighed), key=weighed.__getitem__, default=())
+    weight, worst = _heaviest(mechanism, enforced.rounds, different)
     return Happened(
         enforced=enforced,
         supported=mechanism.sensitivity(enforced),
@@ -76,7 +78,7 @@ def happened(mechanism: Mechanism, enforced: Participation, patterns: Iterable[S
         most_participations=max(map(len, different), default=0),
         smallest_separation=min(gaps, default=None),
         worst_pattern=worst,
-        worst_sensitivity=weighed.get(worst, 0.0),
+        worst_sensitivity=weight,
     )
 
 
@@ -97,14 +99,31 @@ def _check(kept: tuple[int, ...], enforced: Participation) -> None:
         )
 
 
-def _weight(mechanism: Mechanism, rounds: int, kept: tuple[int, ...]) -> float:
-    """What one user can change in C X by taking part in these rounds: exactly where no entry of C^T C is negative."""
-    columns = _columns(mechanism, rounds, kept)
-    return float(np.sqrt(np.abs(columns.T @ columns).sum()))
+def _heaviest(mechanism: Mechanism, rounds: int, patterns: Collection[Pattern]) -> tuple[float, Pattern]:
+    """What one user can change in C X by the pattern that weighs most, and that pattern: exactly where no entry of C^T C is
+    negative."""
+    used = sorted({one for kept in patterns for one in kept})
+    place = {one: index for index, one in enumerate(used)}
+    best: tuple[float, Pattern] = (0.0, ())
+    if not used:
+        return best
+    columns = _columns(mechanism, rounds, used)
+    gram = np.abs(columns.T @ columns)
+    for length in {len(kept) for kept in patterns}:
+        alike = sorted(kept for kept in patterns if len(kept) == length)
+        index = np.array([[place[one] for one in kept] for kept in alike])
+        squared = sum(gram[index[:, one], index[:, other]] for one in range(length) for other in range(length))
+        first = int(np.argmax(squared))
+        best = max(best, (float(np.sqrt(squared[first])), alike[first]))
+    return best
 
 
-def _columns(mechanism: Mechanism, rounds: int, kept: tuple[int, ...]) -> np.ndarray:
+def _columns(mechanism: Mechanism, rounds: int, used: list[int]) -> np.ndarray:
+    check_dense(rounds, len(used))
     if isinstance(mechanism, ToeplitzMechanism):
         coefficients = mechanism.coefficients(rounds)
-        return np.stack([np.r_[np.zeros(one), coefficients[: rounds - one]] for one in kept], axis=1)
-    return mechanism.matrix(rounds)[:, list(kept)]
+        columns = np.zeros((rounds, len(used)))
+        for index, one in enumerate(used):
+            columns[one:, index] = coefficients[: rounds - one]
+        return columns
+    return mechanism.matrix(rounds)[:, used]

@@ -1,26 +1,37 @@
 """`reticent calibrate`: from the guarantee to the noise."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from reticent.cli.nouns import NOUNS, Delta, Of, Rounds, command, told
+from reticent.cli.nouns import BEST_OF, NOUNS, STATEMENT, Delta, Of, Rounds, chosen, command, told, written
 from reticent.cli.output import print_json, print_table
 from reticent.errors import Refused
 
 app = typer.Typer(help="The smallest noise multiplier that keeps to a target epsilon or rho.", no_args_is_help=True)
 
 
-def _calibrate(of: Of, given: dict[str, Any], epsilon: float | None, rho: float | None) -> dict[str, Any]:
+def _calibrate(
+    of: Of,
+    given: dict[str, Any],
+    epsilon: float | None,
+    rho: float | None,
+    best_of: float | None,
+    statement: Path | None,
+) -> dict[str, Any]:
     from reticent.accounting.calibration import smallest_noise
 
-    noise = smallest_noise(of, given["delta"], epsilon=epsilon, rho=rho)
-    return told(of(noise), given["delta"])
+    delta, wanted = given["delta"], chosen(of, best_of)
+    noise = smallest_noise(wanted, delta, epsilon=epsilon, rho=rho)
+    return told(written(wanted(noise), delta, statement), delta)
 
 
 OWN = {
     "epsilon": (Annotated[float | None, typer.Option(help="Target epsilon at delta.", show_default=False)], None),
     "rho": (Annotated[float | None, typer.Option(help="Target rho (zCDP) instead.", show_default=False)], None),
+    "best_of": BEST_OF,
+    "statement": STATEMENT,
 }
 for name, noun in NOUNS.items():
     app.command(name)(command(noun, OWN, _calibrate))

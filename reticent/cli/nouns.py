@@ -215,6 +215,46 @@ NOUNS: dict[str, Callable[..., Of]] = {
 }
 
 
+BEST_OF = (
+    Annotated[
+        float | None,
+        typer.Option(
+            help="Pay for choosing the best of so many runs on average: a Poisson number, drawn in secret.",
+            show_default=False,
+        ),
+    ],
+    None,
+)
+STATEMENT = (
+    Annotated[Path | None, typer.Option(help="Write the privacy statement here, as .md or .html.", show_default=False)],
+    None,
+)
+
+
+def chosen(of: Of, best_of: float | None) -> Of:
+    """The same for the best of so many runs."""
+    if best_of is None:
+        return of
+    from reticent.accounting.tuning import tuned
+
+    return lambda noise: tuned(of(noise), best_of)
+
+
+def written(guarantee: "Guarantee", delta: float, file: Path | None) -> "Guarantee":
+    """The guarantee, its statement written to a file where one is asked for."""
+    if file is not None:
+        from reticent.accounting.statement import statement
+        from reticent.files import write_atomically
+
+        if file.suffix not in (".md", ".html"):
+            raise Refused(f"--statement writes .md or .html, not {file.name!r}.")
+        if not file.parent.is_dir():
+            raise Refused(f"The folder {file.parent} does not exist; create it first.")
+        told = statement(guarantee, delta=delta)
+        write_atomically(file, (told.markdown() if file.suffix == ".md" else told.html()).encode())
+    return guarantee
+
+
 def command(noun: Callable[..., Of], own: dict[str, Any], run: Callable[..., dict[str, Any]]) -> Callable[..., None]:
     """A verb's command for a noun: the noun's options, the verb's `own`, and --json; `run` gets the guarantee for any
     noise, the noun's options and its own, and tells what to print."""

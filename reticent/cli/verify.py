@@ -19,6 +19,12 @@ def verify(
     destroy_secrets: Annotated[
         bool, typer.Option("--destroy-secrets", help="If all holds and the run is finished, delete its secrets.")
     ] = False,
+    occurred: Annotated[
+        bool,
+        typer.Option(
+            "--occurred", help="With the run's secrets: the worst participation that occurred, for diagnosis."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Checks a run from what it wrote: chain, digests, order, guarantee; with its secrets, noise and participations."""
@@ -26,6 +32,7 @@ def verify(
     from reticent.ledger.verify import verify as check
 
     verdict = check(directory, _guarantee_of(directory), noise_of_run(directory), secrets)
+    happened = _happened(directory, secrets, verdict) if occurred else None
     if destroy_secrets:
         run, _ = ledger.resume(directory, secrets=secrets)
         with run:
@@ -33,13 +40,30 @@ def verify(
     if as_json:
         keys = ("holds", "finished", "simulated", "head", "guarantee")
         checks = [vars(one) for one in verdict.checks]
-        print_json({key: getattr(verdict, key) for key in keys} | {"checks": checks})
+        beside = {} if happened is None else {"occurred": happened}
+        print_json({key: getattr(verdict, key) for key in keys} | {"checks": checks} | beside)
     else:
         for one in verdict.checks:
             typer.echo(f"{MARKS[one.holds]:12} {one.name}: {one.detail}")
         typer.echo("The run holds." if verdict.holds else "The run does NOT hold.")
+        if happened is not None:
+            seen = happened["diagnostic"]
+            typer.echo(
+                f"Sensitivity {happened['sensitivity']:.6g}, by what was enforced: {happened['sensitivity_reason']}."
+            )
+            typer.echo(
+                f"The worst that occurred has at most {seen['worst_sensitivity']:.6g}, in rounds "
+                f"{', '.join(map(str, seen['worst_pattern']))}: {seen['means']}."
+            )
     if not verdict.holds:
         raise typer.Exit(1)
+
+
+def _happened(directory: str, secrets: str | None, verdict: Any) -> dict[str, Any]:
+    from reticent.report.participations import what_happened
+    from reticent.report.reading import read_run
+
+    return what_happened(read_run(directory, verdict=verdict), secrets).summary()
 
 
 def _arrays(directory: str) -> dict[str, Any]:

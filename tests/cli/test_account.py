@@ -84,6 +84,8 @@ def test_numbers(capsys, tmp_path) -> None:
         ("account amplified banded --bands 3 --rounds 9 --population 99 --batch-size 50 --delta 1e-6 --noise-multiplier 1",
          "at most 1 bands"),
         ("account restarts tree --at 9 --rounds 9 --delta 1e-6 --noise-multiplier 1", "not before the end"),
+        (f"account matrix {NOUNS['matrix']} --noise-multiplier 7 --best-of 0.5", "mean_runs"),
+        (f"account els {NOUNS['els']} --noise-multiplier 7 --best-of 5", "no Renyi accountant"),
         ("account restarts tree --at x --rounds 9 --delta 1e-6 --noise-multiplier 1", "commas"),
         (f"calibrate matrix {NOUNS['matrix']}", "exactly one target"),
         (f"calibrate els {NOUNS['els']} --rho 1", "no rho"),
@@ -95,6 +97,31 @@ def test_refusals_are_one_sentence(capsys, line: str, sentence: str) -> None:
         main(line.split())
     assert stopped.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("noun", ["matrix", "sampled"])
+def test_the_best_of_many_runs_is_paid_for(capsys, noun: str) -> None:
+    one = run(capsys, f"account {noun} {NOUNS[noun]} --noise-multiplier 6")
+    many = run(capsys, f"account {noun} {NOUNS[noun]} --noise-multiplier 6 --best-of 20")
+    assert one["epsilon"] < many["epsilon"] < 20 * one["epsilon"]
+    assert many["rho"] is None
+    assert "best of a Poisson number of runs with mean 20" in many["assumptions"][-1]
+    again = run(capsys, f"calibrate {noun} {NOUNS[noun]} --epsilon {many['epsilon']} --best-of 20")
+    assert again["noise_multiplier"] == pytest.approx(6, rel=3e-3)
+
+
+def test_the_statement_is_written(capsys, tmp_path) -> None:
+    line = f"account matrix {NOUNS['matrix']} --noise-multiplier 7"
+    for name, begins in (("told.md", "## Privacy statement"), ("told.html", "<section")):
+        run(capsys, f"{line} --statement {tmp_path / name}")
+        assert (tmp_path / name).read_text().startswith(begins)
+    run(capsys, f"calibrate matrix {NOUNS['matrix']} --epsilon 8.5 --statement {tmp_path / 'again.md'}")
+    assert "epsilon = 8.5," in (tmp_path / "again.md").read_text()
+    for wrong, sentence in (("told.txt", ".md or .html"), ("nowhere/told.md", "does not exist")):
+        with pytest.raises(SystemExit) as stopped:
+            main([*line.split(), "--statement", str(tmp_path / wrong)])
+        assert stopped.value.code == 2
+        assert sentence in capsys.readouterr().err
 
 
 def test_people_read_the_assumptions(capsys) -> None:

@@ -21,7 +21,7 @@ from reticent.mechanisms import Participation
 from reticent.report import Run, read_run, report
 from reticent.report.curves import epsilon_curve
 from reticent.report.figures import figures
-from reticent.report.participations import histogram
+from reticent.report.participations import histogram, what_happened
 from tests.report.runs import POPULATION, ROUNDS, SEPARATION, evaluation, make_run, mechanism_of
 
 VOID = {"meta", "img", "source", "br", "hr"}
@@ -406,3 +406,27 @@ def test_no_secrets_after_the_end(tmp_path: Path, undrawn: None) -> None:
     assert run.standing == "private"
     assert "secrets were destroyed" in page.text
     assert "largest participation that occurred 3" in page.text
+
+
+def test_the_worst_that_occurred_is_for_the_owner(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    from reticent.cli.main import main
+
+    directory = make_run(tmp_path / "first")
+    secrets = tmp_path / "first" / "secrets"
+    found = what_happened(read_run(directory), secrets)
+    mechanism = mechanism_of("blt-400")
+    assert (found.users, found.most_participations, found.smallest_separation) == (POPULATION, 3, 8)
+    assert found.worst_pattern == (0, 8, 16)
+    assert found.worst_sensitivity == pytest.approx(np.linalg.norm(mechanism.matrix(ROUNDS)[:, [0, 8, 16]].sum(1)))
+    assert found.supported == mechanism.sensitivity(Participation(ROUNDS, SEPARATION))
+    with pytest.raises(SystemExit):
+        main(["verify", str(directory), "--secrets", str(secrets), "--occurred", "--json"])
+    told = json.loads(capsys.readouterr().out)["occurred"]
+    assert told["diagnostic"]["worst_pattern"] == [0, 8, 16]
+    with pytest.raises(SystemExit):
+        main(["verify", str(directory), "--secrets", str(secrets), "--occurred"])
+    assert "in rounds 0, 8, 16: a diagnostic" in capsys.readouterr().out
+    with pytest.raises(Refused, match="secrets were destroyed"):
+        what_happened(read_run(directory), tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="sampling is random"):
+        what_happened(read_run(sampled(tmp_path / "second")), tmp_path / "second" / "secrets")
