@@ -45,13 +45,15 @@ def _of_gaussians(
     far = 1e8
     beside = guarantee(far).rho or 0.0
     beside -= (at_one - beside) / far**2
-    _check_reachable(beside, target)
+    if beside >= target:
+        raise _out_of_reach(beside, target)
     noise = math.sqrt((at_one - beside) / (target - beside))
-    for attempt in range(20):
+    # Where nearly all of the target is used up by what else is released, few digits of the difference are right.
+    for attempt in range(60):
         if keeps(guarantee(noise)):
             return noise
         noise *= 1 + 1e-13 * 2**attempt
-    raise AssertionError("rho is not the sum of a constant and a multiple of sigma^-2")
+    raise _out_of_reach(beside, target)
 
 
 def _of_any(guarantee: Callable[[float], Guarantee], delta: float, epsilon: float) -> float:
@@ -99,9 +101,8 @@ def _of_any(guarantee: Callable[[float], Guarantee], delta: float, epsilon: floa
     return high
 
 
-def _check_reachable(beside: float, target: float) -> None:
-    if beside >= target:
-        raise Refused(
-            f"What is released beside the updates alone has rho {beside:.4g}, and the target allows {target:.4g}: no "
-            "noise on the updates can mend that; give the rest more noise, or raise the target."
-        )
+def _out_of_reach(beside: float, target: float) -> Refused:
+    return Refused(
+        f"What is released beside the updates alone has rho {beside:.4g}, and the target allows {target:.4g}: no noise on "
+        "the updates can mend that; give the rest more noise, or raise the target."
+    )

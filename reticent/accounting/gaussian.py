@@ -13,7 +13,7 @@ import math
 
 from reticent.errors import Refused
 
-TINY = 1e-7
+TINY = 1e-6
 """Below this mu delta is taken from its tangent, which is above it by a share of about mu."""
 
 

@@ -15,6 +15,7 @@ from reticent.errors import Refused
 # verb: (module beside this one, help). A module has either `app` (a Typer of sub-verbs) or a function named as the verb.
 VERBS = {
     "train": ("train", "Train what a run file asks for: guarantee first, report last."),
+    "deploy": ("deploy", "The same rounds on real devices, over Flower: keys, devices, server."),
     "evaluate": ("use", "Accuracy and loss of a trained model on people it was not trained on."),
     "predict": ("use", "The words that a trained model thinks come next."),
     "generate": ("generate", "Text that a trained model writes after a prompt."),

@@ -63,7 +63,8 @@ class Hooks:
 
 @dataclass
 class Coordinator:
-    """The server's side of a run's rounds. `where` is which device was met at which node."""
+    """The server's side of a run's rounds. `where` is which device was met at which node, `home` the
+    same by device."""
 
     terms: Terms
     registry: Registry
@@ -71,6 +72,7 @@ class Coordinator:
     clock: Callable[[], float] = time.monotonic
     random: Random = field(default_factory=SystemRandom)
     where: dict[int, str] = field(default_factory=dict)
+    home: dict[str, int] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     told: set[str] = field(default_factory=set)
 
@@ -89,6 +91,11 @@ class Coordinator:
         """
         return _Attempt(self, round, run, eligible, hooks).sum(model)
 
+    def meet(self, name: str, node: int) -> None:
+        """A device was met at a node: letters to it go there, and no other device's do."""
+        self.where.pop(self.home.get(name, node), None)
+        self.where[node], self.home[name] = name, node
+
     def say_once(self, what: str) -> None:
         """A warning for whoever runs the server, once."""
         if what not in self.told:
@@ -104,6 +111,7 @@ class _Attempt:
         self.terms, self.post, self.tally = office.terms, office.post, office.tally
         self.state = server.open_round(round, office.registry)
         self.asked: set[int] = set()  # nodes that this step waits for
+        self.tried: set[int] = set()  # nodes that were invited
         self.nodes: dict[str, int] = {}
 
     def sum(self, model: Callable[[], bytes]) -> np.ndarray:
@@ -134,15 +142,14 @@ class _Attempt:
         """Devices until there are enough, one more for each that declines."""
         most, wanted = self.round.cohort, self.round
         letter = Letter(INVITE, self.run, wanted.number, self.terms.digest, wanted.attempt, wanted.nonce).to_bytes()
-        tried: set[int] = set()
 
         def invite_more() -> None:
             missing = most - len(self.state.adverts) - len(self.asked)
             if missing <= 0:
                 return
-            there = [node for node in self.post.nodes() if node not in tried and self._may_ask(node)]
+            there = [node for node in self.post.nodes() if node not in self.tried and self._may_ask(node)]
             for node in self.office.random.sample(there, min(missing, len(there))):
-                tried.add(node)
+                self.tried.add(node)
                 self.asked.add(node)
                 self.tally.invited += 1
                 self.post.send(node, letter)
@@ -174,6 +181,8 @@ class _Attempt:
                 self._take(node, content)
                 if count() >= wanted:
                     break
+            if not self.asked and self.state.collects != Kind.ADVERT:
+                return  # nobody is left who could answer
             now = clock()
             if reached is None and count() >= needed:
                 reached = now
@@ -202,6 +211,9 @@ class _Attempt:
             return
         self.asked.discard(node)
         name, collects = sender(message), self.state.collects
+        if collects == Kind.ADVERT and not self._is_at(node, name):
+            self.tally.nonsense += 1
+            return
         if collects == Kind.ADVERT and name in self.office.registry and not self.eligible(name):
             self.tally.declined += 1
             return
@@ -217,7 +229,12 @@ class _Attempt:
         else:
             if collects == Kind.ADVERT:
                 self.nodes[name] = node
-                self.office.where[node] = name
+                self.office.meet(name, node)
+
+    def _is_at(self, node: int, name: str) -> bool:
+        """Whether this device may be at this node: an advert that somebody else passes on would draw its letters there."""
+        known = self.office.home.get(name, node)
+        return node in self.tried and (known == node or known not in self.post.nodes())
 
     def _is_late(self, message: bytes) -> bool:
         """Whether a message is of another round, attempt or step than the one that is under way."""

@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from reticent.errors import Refused
 
 Line = Callable[[str], None]
 PATIENCE = 120.0
+TURNED_AWAY = "[code: 2004]"
+LET_IN = 30.0
 
 
 def free_port() -> int:
@@ -45,6 +48,7 @@ class Program:
     def __init__(self, command: list[str], log: Path, **more: str) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        self.began = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 command,
@@ -55,6 +59,7 @@ class Program:
                 start_new_session=True,
             )
         self.log = log
+        self.since = time.monotonic()
 
     @property
     def running(self) -> bool:
@@ -73,9 +78,19 @@ class Program:
                 self.process.wait(timeout=10)
         self.kill()
 
+    def interrupt(self) -> None:
+        """Asks it to end, without waiting."""
+        self._signal(signal.SIGTERM)
+
+    def told(self) -> str:
+        """What it said since it was started."""
+        with self.log.open("rb") as file:
+            file.seek(self.began)
+            return file.read().decode(errors="replace")
+
     def tail(self) -> str:
         """The last line with something in it."""
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in self.told().splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
     def _signal(self, what: int) -> None:
@@ -86,7 +101,14 @@ class Program:
 class Server:
     """Flower's SuperLink, with the keys in a directory that `make_keys` made. Use it in a `with` statement."""
 
-    def __init__(self, keys: Path, host: str = "127.0.0.1", port: int = 9092, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        keys: Path,
+        host: str = "127.0.0.1",
+        port: int = 9092,
+        log: Path | None = None,
+        compiled: Path | None = None,
+    ) -> None:
         self.keys, self.host, self.port = keys.absolute(), host, port
         folder = self.keys / "server"
         for name in ("server.pem", "server.key", "ca.crt", "registry.json"):
@@ -102,7 +124,12 @@ class Server:
         if _taken(host, port):
             raise Refused(f"{host}:{port} is in use; give another --port, or stop what listens there.")
         self.program = Program(
-            command, log or folder / "superlink.log", FLWR_HOME=str(self.home), FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.2"
+            command,
+            log or folder / "superlink.log",
+            FLWR_HOME=str(self.home),
+            FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.5",
+            JAX_COMPILATION_CACHE_DIR=str(compiled or folder / "compiled"),
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         )
         os.environ.update(QUIET)
         self.client = self._client()
@@ -243,30 +270,58 @@ def check_server(directory: Path, server: str) -> None:
         ) from None
 
 
-def run_node(directory: Path, server: str, say: Line, *, poll: float = 1.0) -> None:
-    """Keeps a device's SuperNode running until it is interrupted; refuses where it cannot work."""
-    directory = directory.absolute()
-    settings = DeviceSettings.load(directory)
-    _ = settings.member
-    check_server(directory, server)
-    pause = 1.0
-    while True:
-        node = start_node(directory, server, poll=poll)
-        say(f"{settings.name} is at {server}; its log is {node.log}")
-        began = time.monotonic()
-        try:
-            node.process.wait()
-        finally:
+def run_nodes(directories: list[Path], server: str, say: Line, *, poll: float = 1.0) -> None:
+    """Keeps devices running until this is interrupted; refuses where one cannot work."""
+    devices = [DeviceSettings.load(directory) for directory in directories]
+    for device in devices:
+        _ = device.member
+        check_server(device.directory, server)
+    started: dict[str, Program] = {}
+    again: dict[str, tuple[float, float]] = {}  # when to start it again, and how long to wait after that
+    turned_away: dict[str, float] = {}  # since when
+    try:
+        for device in devices:
+            started[device.name] = start_node(device.directory, server, poll=poll)
+            say(f"{device.name} is at {server}; its log is {started[device.name].log}")
+        while True:
+            for device in devices:
+                _keep_running(device, server, poll, started, again, turned_away, say)
+            time.sleep(0.2)
+    finally:
+        for node in started.values():
+            node.interrupt()
+        for node in started.values():
             node.stop()
-        told = node.log.read_text(errors="replace")[-4000:]
-        if "public key" in told.lower() and "not" in told.lower() and time.monotonic() - began < 60:
+
+
+def _keep_running(
+    device: DeviceSettings,
+    server: str,
+    poll: float,
+    started: dict[str, Program],
+    again: dict[str, tuple[float, float]],
+    turned_away: dict[str, float],
+    say: Line,
+) -> None:
+    node = started[device.name]
+    if node.running:
+        if time.monotonic() - node.since > LET_IN:
+            turned_away.pop(device.name, None)
+        return
+    node.kill()  # what it started, if anything is left
+    now, (due, pause) = time.monotonic(), again.get(device.name, (0.0, 0.5))
+    if due == 0.0:
+        # A device that the server takes to be connected still, after a crash, is turned away for a while as well.
+        if TURNED_AWAY in node.told() and now - turned_away.setdefault(device.name, node.since) > LET_IN:
             raise Refused(
-                f"The server at {server} turned {settings.name} away: its login key is not registered there. Whoever runs "
-                f"the server registers {directory / 'login.key.pub'}."
+                f"The server at {server} turns {device.name} away: its login key is not registered there, or the device is "
+                f"connected already. Whoever runs the server registers {device.directory / 'login.key.pub'}."
             )
-        pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 60)
-        say(f"the connection to {server} ended; trying again in {pause:g} s")
-        time.sleep(pause)
+        again[device.name] = (now + pause, min(2 * pause, 60.0))
+        say(f"{device.name} lost the server; trying again in {pause:g} s")
+    elif now >= due:
+        started[device.name] = start_node(device.directory, server, poll=poll)
+        again[device.name] = (0.0, pause)
 
 
 class Node:
@@ -306,6 +361,9 @@ class Nursery:
     def __init__(self, server: str, poll: float = 0.5) -> None:
         self.server, self.poll = server, poll
         self.nodes: dict[str, Node] = {}
+        self._turn = threading.Lock()
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "reticent.deploy.nursery"],
             stdin=subprocess.PIPE,
@@ -319,10 +377,13 @@ class Nursery:
         assert self.process.stdout
         if self.process.stdout.readline().strip() != "ready":
             raise Refused("The devices' processes could not be started; see the messages above.")
+        self._keeper.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self.process.stdin
+        self._over.set()
+        self._keeper.join()
         for node in self.nodes.values():
             node._end(signal.SIGTERM)
         for node in self.nodes.values():
@@ -331,7 +392,18 @@ class Nursery:
         self.process.wait()
 
     def start(self, directory: Path) -> Node:
-        """Starts a device, for the first time or again."""
+        """Starts a device, which is started again whenever it ends."""
+        with self._turn:
+            return self._start(directory)
+
+    def _keep(self) -> None:
+        while not self._over.wait(1.0):
+            for node in [*self.nodes.values()]:
+                if not node.running and not self._over.is_set():
+                    node.kill()  # what it started, if anything is left
+                    self.start(node.log.parent)
+
+    def _start(self, directory: Path) -> Node:
         assert self.process.stdin
         assert self.process.stdout
         directory = directory.absolute()

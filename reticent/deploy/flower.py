@@ -7,13 +7,16 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from reticent.errors import Refused
+
+if TYPE_CHECKING:
+    from reticent.deploy.device import Learner
 
 MESSAGE = "query.letter"
 LETTER, MODEL, ANSWER, CONTENT = "letter", "model", "answer", "content"
@@ -82,18 +85,19 @@ def _content(message: Message) -> bytes | None:
         return b""
 
 
-def client_app() -> ClientApp:
-    """The app of a device: its directory is `device` in the node's configuration."""
+def client_app(learner: "Learner | None" = None) -> ClientApp:
+    """The app of a device: its directory is `device` in the node's configuration. `learner` as in `Device`."""
     app = ClientApp()
 
     @app.query("letter")
     def letter(message: Message, context: Context) -> Message:
-        return Message(RecordDict({ANSWER: ConfigRecord({CONTENT: answer(message, context)})}), reply_to=message)
+        content = answer(message, context, learner)
+        return Message(RecordDict({ANSWER: ConfigRecord({CONTENT: content})}), reply_to=message)
 
     return app
 
 
-def answer(message: Message, context: Context) -> bytes:
+def answer(message: Message, context: Context, learner: "Learner | None" = None) -> bytes:
     """A device's answer to a Flower message; a word, if it has no device's directory."""
     from reticent.deploy.device import Device, log
     from reticent.deploy.letters import no
@@ -105,7 +109,7 @@ def answer(message: Message, context: Context) -> bytes:
         model: Any = records[MODEL][CONTENT] if MODEL in records else b""  # type: ignore[index]
         if not isinstance(directory, str):
             raise Refused("Say where the device is: --node-config 'device=\"/path/to/device\"'.")
-        return Device(directory).answer(bytes(letter), bytes(model))
+        return Device(directory, learner).answer(bytes(letter), bytes(model))
     except Refused as error:
         log.error("%s", error)
     except Exception as error:

@@ -235,7 +235,7 @@ def test_a_failure_at_every_operation(tmp_path, people_store):
         ({"run": {"secure_aggregation": "off"}}, "set run.secure_aggregation = 'protocol'"),
         ({"run": {"simulated_row_seed": 1}}, "is no simulation"),
         ({"population": {"report_goal": 2}}, "hides nobody"),
-        ({"audit": {"canaries": 3}}, "leave the table"),
+        ({"audit": {"zero_coordinates": 3}}, "leave the table"),
     ],
 )
 def test_what_devices_cannot_keep_to_is_refused_with_the_remedy(people_store, tables, remedy):
