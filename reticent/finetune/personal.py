@@ -58,15 +58,17 @@ def personalise(
     halves = (steps * batch_size, int(counts.max()) - int(counts.max()) // 2)
 
     @jax.jit
-    def measure(params: Any, train: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def measure(params: Any, frozen: Any, train: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array]:
+        own = model.holding(frozen)
+
         def loss(params: Any, rows: jax.Array) -> jax.Array:
-            return model.loss(params, rows, None)[0]
+            return own.loss(params, rows, None)[0]
 
         def after(update: Any, rows: jax.Array) -> jax.Array:
             return loss(jax.tree.map(jnp.add, params, update), rows)
 
         repeated = jnp.tile(train, (1, epochs, 1, 1))
-        trained = local_updates(model, params, repeated, learning_rate, after, beside=(kept,))
+        trained = local_updates(own, params, repeated, learning_rate, after, beside=(kept,))
         return jax.lax.map(lambda rows: loss(params, rows), kept), trained
 
     begins = np.cumsum(counts) - counts
@@ -80,7 +82,7 @@ def personalise(
                 (counts[group] // 2, counts[group] - counts[group] // 2, halves[1]),
             )
         )
-        both = measure(params, train.reshape(PEOPLE_AT_ONCE, steps, batch_size, -1), kept)
+        both = measure(params, model.frozen, train.reshape(PEOPLE_AT_ONCE, steps, batch_size, -1), kept)
         before.append(np.asarray(both[0], np.float64)[: len(group)])
         after.append(np.asarray(both[1], np.float64)[: len(group)])
     plain, own = np.concatenate(before), np.concatenate(after)

@@ -30,6 +30,10 @@ class Together:
     def __init__(self, model: Model, clipping: Clipping) -> None:
         self.model, self.clipping = model, clipping
 
+    def holding(self, frozen: Any) -> "Together":
+        """The same of a model with these arrays for those that stay as they are."""
+        return Together(self.model.holding(frozen), self.clipping)
+
     def nothing(self, params: Any) -> Accumulator:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
         return zeros, jnp.int32(0), jnp.int32(0)
@@ -53,6 +57,10 @@ class Single:
     def __init__(self, model: Model, clipping: Clipping) -> None:
         self.model, self.clipping = model, clipping
 
+    def holding(self, frozen: Any) -> "Single":
+        """The same of a model with these arrays for those that stay as they are."""
+        return Single(self.model.holding(frozen), self.clipping)
+
     def nothing(self, params: Any) -> Accumulator:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.int32), params)
         return Contribution(zeros, jnp.int32(0), jnp.int32(0))
@@ -66,6 +74,13 @@ class Single:
 
     def contribution(self, total: Accumulator) -> Contribution:
         return total
+
+
+def added(
+    how: Together | Single, total: Accumulator, params: Any, frozen: Any, tokens: Any, weights: Any
+) -> Accumulator:
+    """`how.add`, with what is not trained as an argument: compiled in, it would be in memory twice."""
+    return how.holding(frozen).add(total, params, tokens, weights)
 
 
 def loss_of_unit(model: Model, params: Any, rows: jax.Array) -> jax.Array:
@@ -88,7 +103,8 @@ class UnitSums:
     def __init__(self, how: Together | Single, source: Source, rows: int, largest: int) -> None:
         self.how, self.source, self.rows, self.largest = how, source, rows, largest
         self.devices = jax.local_devices()
-        self._add = jax.jit(self.how.add, donate_argnums=0)
+        self._add = jax.jit(added, static_argnums=0, donate_argnums=1)
+        self._frozen = {device: jax.device_put(how.model.frozen, device) for device in self.devices}
         self._contribution = jax.jit(self.how.contribution)
 
     def compile(self, params: Any) -> None:
@@ -98,7 +114,8 @@ class UnitSums:
             total = jax.device_put(self.how.nothing(params), device)
             for height in self.source.heights:
                 units = max(1, self.rows // height)
-                total = self._add(total, own, *nothing(units, height, self.source.sequence_length))
+                empty = nothing(units, height, self.source.sequence_length)
+                total = self._add(self.how, total, own, self._frozen[device], *empty)
             jax.block_until_ready(total)
 
     def __call__(self, params: Any, cohort: np.ndarray, round: int) -> Contribution:
@@ -113,7 +130,8 @@ class UnitSums:
         for number, (tokens, weights) in enumerate(self._micro_batches(cohort, round)):
             # In turn, so that every sum is made in the same order each time.
             place = number % len(self.devices)
-            totals[place] = self._add(totals[place], own[place], tokens, weights)
+            frozen = self._frozen[self.devices[place]]
+            totals[place] = self._add(self.how, totals[place], own[place], frozen, tokens, weights)
         first, *others = (jax.device_put(total, self.devices[0]) for total in totals)
         for other in others:
             first = jax.tree.map(jnp.add, first, other)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from reticent.finetune.sums import Single, Together
+from reticent.finetune.sums import Single, Together, added
 
 FIRST, MOST = 4, 4096
 WORTH = 0.95
@@ -19,7 +19,7 @@ def micro_batch(how: Together | Single, params: Any, height: int, length: int) -
     """The rows of a micro-batch: doubled as long as a row then takes less time, and until memory runs out. Tried on units of
     `height` rows of random tokens: it is written down, and must tell nothing of the data."""
     vocabulary = how.model.vocabulary
-    add = jax.jit(how.add)
+    add = jax.jit(added, static_argnums=0)
     total = how.nothing(params)
 
     def seconds(rows: int) -> float:
@@ -27,10 +27,10 @@ def micro_batch(how: Together | Single, params: Any, height: int, length: int) -
         draw = np.random.default_rng(0)
         tokens = draw.integers(0, vocabulary, (units, height, length + 1)).astype(np.int32)
         weights = np.ones(units, np.int32)
-        jax.block_until_ready(add(total, params, tokens, weights))
+        jax.block_until_ready(add(how, total, params, how.model.frozen, tokens, weights))
         began = time.perf_counter()
         for _ in range(2):
-            jax.block_until_ready(add(total, params, tokens, weights))
+            jax.block_until_ready(add(how, total, params, how.model.frozen, tokens, weights))
         return (time.perf_counter() - began) / (2 * units * height)
 
     return _grown(seconds, max(FIRST, height), most_rows(vocabulary, length, height))
