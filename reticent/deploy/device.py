@@ -129,8 +129,8 @@ class Device:
         log.warning("Round %d not taken part in: %s", round, why)
         try:
             self.diary.refused(run, round, why)
-        except Refused as error:
-            log.warning("%s", error)
+        except Exception as error:
+            log.warning("The diary was not written: %s.", error if isinstance(error, Refused) else type(error).__name__)
 
 
 class OtherTerms(Refused):

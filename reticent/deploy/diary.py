@@ -98,10 +98,11 @@ class Diary:
         known = database.execute("SELECT terms FROM runs WHERE run = ?", (run,)).fetchone()
         if known and known[0] != terms.digest:
             raise Refused(f"The run {run} was begun under other terms than {terms.digest[:12]}.")
-        found = database.execute(
-            "SELECT COUNT(*), MAX(round), MAX(at) FROM participations WHERE run = ?", (run,)
-        ).fetchone()
-        times, last, at = found
+        counted = "SELECT COUNT(*), MAX(round) FROM participations WHERE run = ?"
+        times, last = database.execute(counted, (run,)).fetchone()
+        # Whatever the server calls a run: the hours are those since the last under the same terms.
+        latest = "SELECT MAX(at) FROM participations JOIN runs USING (run) WHERE terms = ?"
+        (at,) = database.execute(latest, (terms.digest,)).fetchone()
         if times and round - last < terms.min_separation:
             raise Refused(
                 f"This device took part in round {last}, and rests until round {last + terms.min_separation}; "
@@ -110,7 +111,7 @@ class Diary:
         if times >= terms.max_participations:
             raise Refused(f"This device has taken part {times} times, as often as the run {terms.name!r} may ask it.")
         # A clock that was set back makes the device rest for longer, never shorter.
-        if times and self.clock() - at < 3600 * terms.rest_hours:
+        if at is not None and terms.rest_hours and self.clock() - at < 3600 * terms.rest_hours:
             raise Refused(f"This device rests for {terms.rest_hours:g} hours after each round, and they are not over.")
         others = [one for one in _taken(database) if one.run != run]
         arrays = json.dumps(terms.content["arrays"])

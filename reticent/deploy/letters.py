@@ -69,7 +69,7 @@ def read_letter(content: bytes) -> Letter:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Unreadable("not a letter") from error
     numbers = (letter.round, letter.attempt)
-    if letter.kind not in KINDS or any(isinstance(one, bool) or not isinstance(one, int) for one in numbers):
+    if letter.kind not in KINDS or any(type(one) is not int or not 0 <= one < 2**31 for one in numbers):
         raise Unreadable("not a letter")
     if not (isinstance(letter.run, str) and letter.run.isalnum() and len(letter.run) <= 64):
         raise Unreadable("not a letter")

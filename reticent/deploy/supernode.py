@@ -102,10 +102,18 @@ def _work(address: str, poll: float, parent: int) -> None:
 
 
 def _one_message(address: str, token: str, parent: int) -> None:
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
+    from flwr.supernode.runtime import run_clientapp
 
+    from reticent.deploy.flower import client_app
+
+    # The app that came with the message is not installed, nor loaded: a device runs its own program, not the server's.
+    ours = {
+        "install_from_fab": lambda *_, **__: None,
+        "get_load_client_app_fn": lambda *_, **__: lambda *_, **__: client_app(),
+    }
+    vars(run_clientapp).update(ours)
     try:
-        run_clientapp(address, token, True, parent_pid=parent)
+        run_clientapp.run_clientapp(address, token, True, parent_pid=parent)
     except SystemExit:
         pass
     finally:

@@ -279,3 +279,15 @@ def test_a_fault_that_opens_nothing_is_not_told_whose_it_was(crowd):
         with pytest.raises(Fault):
             crowd.round()
     assert crowd.asked == 1
+
+
+@pytest.mark.parametrize("number", [10**30, -1, True, 1.5, None, "1"])
+def test_a_letter_with_a_senseless_number_is_answered_with_a_word(crowd, number):
+    import json
+
+    device = crowd.devices[crowd.names[0]]
+    head = {"version": 1, "kind": "step", "run": RUN, "round": number}
+    assert device.answer(json.dumps(head).encode() + b"\n") == no(NO)
+    assert device.answer(json.dumps({**head, "round": 0, "run": "../../elsewhere"}).encode() + b"\n") == no(NO)
+    assert device.answer(json.dumps({**head, "version": 99}).encode() + b"\n") == no("other version")
+    assert "install the same version" in device.diary.refusals()[-1]

@@ -63,6 +63,8 @@ def test_the_wall_clock_and_a_clock_that_is_set_back(tmp_path):
         now[0] = moment
         with pytest.raises(Refused, match="rests for 24 hours"):
             diary.check(terms, RUN, 50, FREE)
+        with pytest.raises(Refused, match="rests for 24 hours"):  # by whatever name
+            diary.check(terms, "b" * 32, 0, FREE)
     now[0] = 1e9 + 24.1 * 3600
     diary.check(terms, RUN, 50, FREE)
 

@@ -59,6 +59,9 @@ def federate(folder: Path, store, devices: int, kills: int, server_kills: int = 
     )
     federation = LocalFederation(settings, folder / "federation", devices, secrets=folder / "secrets")
     said: list[str] = []
+    # Code that comes with a message is never run on a device.
+    client = federation.out / "app" / "reticent_app" / "client.py"
+    client.write_text(f"import pathlib\npathlib.Path({str(folder / 'owned')!r}).touch()\n{client.read_text()}")
     with federation:
         killer = Killer(federation, kills, seed)
         killer.start()
@@ -74,6 +77,7 @@ def federate(folder: Path, store, devices: int, kills: int, server_kills: int = 
     assert done, "\n".join(said)
     assert len(killer.killed) == kills, "\n".join(said)
     assert not [process for process in started if running(process)]
+    assert not (folder / "owned").exists()
     check(federation, store)
     return federation, said
 
