@@ -333,3 +333,88 @@ def test_a_checklist_that_is_out_of_reach() -> None:
     assert row["meets"] is False
     assert "guarantee" not in row
     assert np.isfinite(row["epsilon"])
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0, 40.0])
+def test_calibration_takes_few_steps(epsilon: float) -> None:
+    asked = []
+
+    def guarantee(noise: float) -> Guarantee:
+        asked.append(noise)
+        return els_guarantee(0.01, 500, 8, noise)
+
+    smallest_noise(guarantee, 1e-6, epsilon=epsilon)
+    assert len(asked) <= 10
+
+
+def test_grouping_without_a_new_unit_assumes_nothing_new() -> None:
+    assert one_gaussian(2.0).for_group(2).assumptions == one_gaussian(2.0).assumptions
+    assert one_gaussian(2.0).for_group(2).unit == "user"
+    assert one_gaussian(2.0, unit="device").for_group(1, "user").unit == "user"
+    assert one_gaussian(2.0).for_group(2).sensitivity == 2
+    assert one_gaussian(2.0).as_adjacency("zero-out") == one_gaussian(2.0)
+    replaced = one_gaussian(2.0).as_adjacency("replace-one")
+    assert replaced.rho == pytest.approx(4 * one_gaussian(2.0).rho)
+    assert "takes part in the rounds of the one who leaves" in replaced.assumptions[-1]
+    assert replaced.also_holds_for == ()
+    sampled = sampled_guarantee(0.1, 5, 2.0)
+    assert sampled.as_adjacency("zero-out").also_holds_for == ()
+    assert sampled.as_adjacency("replace-one").assumptions == sampled.assumptions
+
+
+def test_everything_that_is_told_of_an_amplified_run() -> None:
+    mechanism = make("banded-fhu", Participation(20, 3))
+    kappa = float(mechanism.column_norms(20).max())
+    beside = {"clip_count_noise": 5.0, "metrics_noise": 7.0, "clip_norm_inflation": 1.25}
+    mu = math.sqrt((1.25 * kappa / 2.0) ** 2 + (kappa / 10.0) ** 2 + (1 / 7.0) ** 2)
+    told = amplified_guarantee(mechanism, 20, 2.0, 0.2, groups=4, unit="example", **beside)
+    assert dict(told.details) == {
+        "mechanism": "banded-fhu", "rounds": 20, "sampling": "poisson", "probability": 0.2, "groups": 4, "bands": 3,
+        "compositions": 5, "effective_noise_multiplier": pytest.approx(1 / mu), **beside,
+    }  # fmt: skip
+    assert told.parts == (Poisson(pytest.approx(1 / mu), 0.2, 5),)
+    assert (told.unit, told.noise_multiplier, told.sensitivity) == ("example", 2.0, pytest.approx(kappa))
+    assert told.accounting == "privacy loss distribution of 5 Poisson-sampled Gaussians, by BandMF Thm. 5"
+    said = " ".join(told.assumptions)
+    for part in (
+        "each example is drawn with probability 0.2 from group i mod 4 in round i", "groups were made without looking",
+        "and so does how many were", "divided by a constant chosen in advance", "at most 25.000% of the clip norm",
+        "only where the mechanism restarts", "metrics of one round are clipped to norm 1",
+    ):  # fmt: skip
+        assert part in said
+    fixed = amplified_guarantee(mechanism, 20, 2.0, 0.2, groups=4, sampling="fixed")
+    assert fixed.details["effective_noise_multiplier"] == pytest.approx(1 / kappa)
+    assert fixed.sensitivity == pytest.approx(2 * kappa)
+    assert "fixed-size sampled" in fixed.accounting
+    assert "uniformly random subset of fixed size, drawn anew from group i mod 4" in fixed.assumptions[0]
+    assert not any("how many were" in one for one in fixed.assumptions)
+    plain = sampled_guarantee(0.2, 20, 2.0)
+    assert plain.accounting == "privacy loss distribution of 20 Poisson-sampled Gaussians"
+    assert "in every round" in plain.assumptions[0]
+    assert not any("groups" in one for one in plain.assumptions)
+    clipped = sampled_guarantee(0.2, 20, 2.0, estimator="clipped")
+    assert clipped.details["clipping_estimator"] == "clipped"
+    assert any("clipped from below" in one for one in clipped.assumptions)
+    everybody = amplified_guarantee(INDEPENDENT, 20, 2.0, 1.0, sampling="fixed")
+    assert everybody.rho == pytest.approx(20 * (2 / 2.0) ** 2 / 2)
+    assert sampled_guarantee(1.0, 20, 2.0).rho == pytest.approx(20 / 8)
+
+
+def test_everything_that_is_told_of_a_matrix_run() -> None:
+    participation = Participation(20, 6, 3)
+    tree = make("tree", participation)
+    told = matrix_guarantee(tree, participation, 4.0, metrics_noise=8.0, clip_count_noise=2.0)
+    sensitivity = tree.sensitivity(participation).value
+    assert told.rho == pytest.approx(((sensitivity / 4) ** 2 + (sensitivity / 4) ** 2 + 3 / 64) / 2)
+    assert dict(told.details) == {
+        "mechanism": "tree", "rounds": 20, "min_separation": 6, "max_participations": 3, "exact_separation": False,
+        "sensitivity_exact": True, "sensitivity_reason": tree.sensitivity(participation).reason,
+        "clip_count_noise": 2.0, "metrics_noise": 8.0,
+    }  # fmt: skip
+    assert told.assumptions[0] == "each user takes part in at most 3 of 20 rounds, at least 6 rounds apart"
+    epochs = matrix_guarantee(tree, Participation(20, 10, exact=True), 4.0)
+    assert epochs.assumptions[0] == "each user takes part in at most 2 of 20 rounds, exactly 10 rounds apart"
+    assert one_gaussian(2.0, unit="device").assumptions[0] == "each device takes part in at most one round"
+    assert "clip_norm_inflation" not in told.details
+    assert told.describe(1e-6)["adjacency_means"].startswith("two datasets are neighbours if one arises")
+    assert (told.noise_multiplier, told.sensitivity, told.also_holds_for) == (4.0, sensitivity, ())

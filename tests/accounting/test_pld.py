@@ -150,3 +150,56 @@ def test_speed() -> None:
     start = time.perf_counter()
     together.epsilon(1e-6)
     assert time.perf_counter() - start < 0.3
+
+
+@pytest.mark.parametrize("weights", [ALWAYS, binomial(1, 0.3), binomial(9, 0.4)])
+def test_what_lies_beyond_the_grid_is_put_higher(weights: np.ndarray) -> None:
+    # With a tail of a tenth a good part of both distributions is beyond: all of it is kept, none of it below its loss.
+    fine, coarse = losses(1.3, weights, 1e-3, 1e-14), losses(1.3, weights, 1e-3, 0.1)
+    for exact, cut in zip(fine, coarse, strict=True):
+        assert cut.mass.sum() + cut.infinite == pytest.approx(1, abs=1e-12)
+        assert 1e-4 < cut.infinite < 0.2 or cut.mass[0] > 1e-4
+        for epsilon in (-1.0, -0.2, 0.1, 0.5, 1.0, 2.0):
+            assert divergence(cut, epsilon) >= divergence(exact, epsilon) - 1e-12
+
+
+def divergence(one, epsilon: float) -> float:
+    above = (one.low + np.arange(len(one.mass))) * 1e-3 - epsilon
+    return float(one.infinite + (one.mass * -np.expm1(-np.maximum(above, 0))).sum())
+
+
+@pytest.mark.parametrize("weights", [ALWAYS, binomial(1, 0.05), binomial(6, 0.2)])
+def test_the_grid_equals_the_truth_at_its_points(weights: np.ndarray) -> None:
+    from scipy.integrate import quad
+    from scipy.stats import norm
+
+    noise = 1.1
+
+    def mixture(x: float) -> float:
+        return sum(weight * norm.pdf(x, shift, noise) for shift, weight in enumerate(weights))
+
+    removed, added = losses(noise, weights, 1e-3, 1e-14)
+    for epsilon in (-0.02, 0.0, 0.3, 1.2):
+        for one, first, second in (
+            (removed, mixture, lambda x: norm.pdf(x, 0, noise)),
+            (added, lambda x: norm.pdf(x, 0, noise), mixture),
+        ):
+            due = quad(lambda x: max(0.0, first(x) - math.exp(epsilon) * second(x)), -9, 16, limit=400)[0]  # noqa: B023
+            assert divergence(one, epsilon) == pytest.approx(due, abs=3e-7)
+
+
+def test_few_looks_are_enough(monkeypatch) -> None:
+    from reticent.accounting.pld import _Tilted
+
+    looks: list[float] = []
+    delta = _Tilted.delta
+    monkeypatch.setattr(_Tilted, "delta", lambda self, epsilon: looks.append(epsilon) or delta(self, epsilon))
+    for part in (
+        Poisson(8.0, 0.01, 2000, 32),
+        Poisson(1.0, 0.001, 500),
+        Poisson(0.7, 0.05, 20),
+        FixedSize(2.0, 0.02, 300),
+    ):
+        looks.clear()
+        epsilon_of([part], 1e-6)
+        assert len(looks) <= 24
