@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DOTS_PER_INCH = 144
 MARKED = 30  # Up to here each point of a line is marked.
+ABREAST = 4  # Panels in a row.
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Plot:
-    """Panels side by side. `name` is the file's; `says` is the plot in a sentence, for those who do not see it."""
+    """Panels, four in a row. `name` is the file's; `says` is the plot in a sentence, for those who do not see it."""
 
     name: str
     says: str
@@ -74,9 +75,14 @@ def png(plot: Plot, theme: Theme = LIGHT) -> bytes:
     """The plot as a PNG file; the same bytes for the same plot."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.8 * len(plot.panels) + 0.6, 3.5), layout="constrained", facecolor=theme.paper)
-    for axes, panel in zip(np.atleast_1d(figure.subplots(1, len(plot.panels))), plot.panels, strict=True):
+    across = min(len(plot.panels), ABREAST)
+    down = math.ceil(len(plot.panels) / ABREAST)
+    figure = Figure(figsize=(4.8 * across + 0.6, 3.5 * down), layout="constrained", facecolor=theme.paper)
+    places = figure.subplots(down, across, squeeze=False).ravel()
+    for axes, panel in zip(places, plot.panels, strict=False):
         _draw(axes, panel, theme)
+    for axes in places[len(plot.panels) :]:
+        axes.set_axis_off()
     content = io.BytesIO()
     with warnings.catch_warnings():
         # A run's name may have letters that the font has not: they become boxes.
@@ -99,13 +105,18 @@ def _draw(axes: "Axes", panel: Panel, theme: Theme) -> None:
         axes.set_xscale("log")
     if panel.log_y:
         axes.set_yscale("log")
-    colours = iter(theme.lines * (1 + len(panel.curves) // len(theme.lines)))
+    drawn = 0
     for curve in panel.curves:
         if curve.level:
             axes.plot(curve.x, curve.y, color=theme.ink, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.75)
         else:
             mark = "o" if len(curve.x) <= MARKED else ""
-            axes.plot(curve.x, curve.y, color=next(colours), linewidth=1.9, marker=mark, markersize=4)
+            again, colour = divmod(drawn, len(theme.lines))
+            dashes = (0, (1, 1 + again)) if again else "solid"
+            axes.plot(
+                curve.x, curve.y, color=theme.lines[colour], linewidth=1.9, linestyle=dashes, marker=mark, markersize=4
+            )
+            drawn += 1
     if panel.bars is not None:
         axes.bar(list(panel.bars), list(panel.bars.values()), color=theme.lines[0], width=0.6)
         axes.set_xlim(0.4, max(panel.bars) + 1.6)
@@ -138,8 +149,16 @@ def _plain_ticks(axis: "Axis") -> None:
     low, high = sorted(axis.get_view_interval())
     if low > 0 and high < 2000 * low:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _short(value: float) -> str:
+    """A number on an axis: 0.05, 500, 2,000, 20k, 5M."""
+    for size, sign in ((1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if sign == 'k' else size):g}{sign}"
+    return f"{value:,.6g}"
 
 
 def _label(name: str) -> str:

@@ -218,7 +218,7 @@ def _absolute(
     points: Iterable[int], losses: Mapping[str, list[float]], loss: str, x: str = "min separation", *,
     title: str = "", log_x: bool = True,
 ) -> Panel:  # fmt: skip
-    curves = tuple(Curve(name, list(points), values) for name, values in losses.items())
+    curves = tuple(Curve(name, list(points), values, level="Tree" in name) for name, values in losses.items())
     return Panel(title or loss, x, loss, curves, log_x=log_x)
 
 

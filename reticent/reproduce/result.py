@@ -66,7 +66,7 @@ class Result:
 
     def plot(self, name: str) -> Plot:
         """The figure, or the printed values beside ours for a table."""
-        return Plot(name, self.setting, self.panels or (_beside(self.title, self.lines),))
+        return Plot(name, self.setting, self.panels or (_beside(self.title.partition(":")[0], self.lines),))
 
     def summary(self) -> dict[str, Any]:
         """Everything, as plain JSON."""
@@ -102,10 +102,12 @@ def _meets(ours: float, printed: str, within: float | None) -> bool:
 
 
 def _beside(title: str, lines: tuple[Line, ...]) -> Panel:
-    numbered = [(place, line) for place, line in enumerate(lines, 1) if line.printed is not None]
-    kept = [(place, line) for place, line in numbered if math.isfinite(line.ours) and math.isfinite(line.printed or 0)]
-    places = [place for place, _ in kept]
-    values = [line.printed or 0.0 for _, line in kept]
-    spread = min(values, default=0.0) > 0 and max(values) > 30 * min(values)
-    curves = (Curve("paper", places, values, level=True), Curve("ours", places, [line.ours for _, line in kept]))
-    return Panel(title, "line of the table", curves=curves, log_y=spread)
+    kept = [
+        (place, line.ours / line.printed)
+        for place, line in enumerate(lines, 1)
+        if line.printed and math.isfinite(line.printed) and math.isfinite(line.ours)
+    ]
+    places, ratios = [place for place, _ in kept], [ratio for _, ratio in kept]
+    apart = bool(ratios) and max(ratios) > 10 * min(ratios) > 0
+    curves = (Curve("the paper's", places, [1.0] * len(places), level=True), Curve("ours over it", places, ratios))
+    return Panel(title, "line of the table", curves=curves, log_y=apart)
