@@ -1,21 +1,16 @@
 """Federated Learning of Gboard Language Models with Differential Privacy: the guarantees of the trees that trained them."""
 
-import math
+from dataclasses import replace
 
 from reticent.accounting.gaussian import epsilon_of_gaussian
+from reticent.accounting.launch import Launch, Ratio, plan
 from reticent.mechanisms import Participation
 from reticent.mechanisms.tree import Tree
-from reticent.report.plots import Curve, Panel
+from reticent.report import launches
 from reticent.reproduce.printed import printed
 from reticent.reproduce.result import Line, Result
 
 NOISE, REPORT_GOAL, DELTA = 7.0, 6500, 1e-10
-
-
-def rho(rounds: int, separation: int, most: int | None = None, noise: float = NOISE) -> float:
-    """The zCDP of the tree, from its exact sensitivity."""
-    separation = min(separation, rounds)
-    return (Tree().sensitivity(Participation(rounds, separation, most)).value / noise) ** 2 / 2
 
 
 def table1(fast: bool) -> Result:
@@ -43,43 +38,29 @@ def table2(fast: bool) -> Result:
 
 def figure4(fast: bool) -> Result:
     """What population, rounds, report goal and separation do."""
-    goals, populations = (500, 1000, 3000, 6500), (1, 2, 4, 8, 16)
-    steps = 8 if fast else 24
-
-    def by_population(goal: int) -> Curve:
-        sizes = [round(5e5 * 40 ** (step / steps)) for step in range(steps + 1)]
-        return Curve(f"{goal:,} reports", sizes, [_at(size, 2000, goal) for size in sizes])
-
-    def by_rounds(millions: int) -> Curve:
-        rounds = [round(4000 * step / steps) for step in range(1, steps + 1)]
-        return Curve(f"{millions} million devices", rounds, [_at(millions * 10**6, one, REPORT_GOAL) for one in rounds])
-
-    def by_separation(rounds: int) -> Curve:
-        apart = [round(20 * (rounds / 20) ** (step / steps)) for step in range(steps + 1)]
-        return Curve(f"{rounds:,} rounds", apart, [rho(rounds, one) for one in apart])
-
+    launch = Launch(
+        population=4_210_000, rounds=2000, report_goals=(500, 1000, 3000, REPORT_GOAL), ratios=(Ratio(NOISE, REPORT_GOAL),),
+        mechanisms=("tree",), delta=DELTA, over_selection=1.0,
+    )  # fmt: skip
     lines = [
-        Line(row["what"], row["separation"], row["population"] // REPORT_GOAL)
+        Line(
+            row["what"],
+            row["separation"],
+            replace(launch, population=row["population"]).largest_separation(REPORT_GOAL),
+        )
         for row in printed("gboard")["fig4"]["rows"]
     ]
     return Result(
         "Gboard, Figure 4: what a larger crowd, fewer rounds and longer rests do for zCDP",
-        "The tree, noise multiplier 7 at report goal 6,500 and in proportion elsewhere; the min separation is the "
-        "population over the report goal, and a device takes part as often as that lets it.",
+        "As `reticent plan` draws it: the tree, 4.21 million devices and 2,000 rounds unless varied, noise multiplier 7 at "
+        "report goal 6,500 and in proportion elsewhere; the min separation is the population over the report goal, and a "
+        "device takes part as often as that lets it.",
         tuple(lines),
-        (
-            Panel("2,000 rounds", "devices", "rho", tuple(map(by_population, goals)), log_x=True, log_y=True),
-            Panel("report goal 6,500", "rounds", "rho", tuple(map(by_rounds, populations)), log_y=True),
-            Panel("any number of devices", "min separation", "rho", tuple(map(by_separation, (1000, 2000, 3000))),
-                  log_x=True, log_y=True),
-        ),
-    )  # fmt: skip
-
-
-def _at(population: int, rounds: int, goal: int) -> float:
-    return rho(rounds, max(1, math.floor(population / goal)), noise=NOISE * goal / REPORT_GOAL)
+        launches.report_goals(plan(launch)).panels,
+    )
 
 
 def _zcdp(row: dict) -> Line:
-    zcdp = rho(row["rounds"], row["between"] + 1, row["most"])
+    participation = Participation(row["rounds"], row["between"] + 1, row["most"])
+    zcdp = (Tree().sensitivity(participation).value / NOISE) ** 2 / 2
     return Line(f"{row['model']}: zCDP", row["rho"], zcdp, row.get("true_rho"), row.get("why_rho", ""))
