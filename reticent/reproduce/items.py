@@ -46,7 +46,7 @@ ITEMS = {
     "bandmf-tab3": Item("bandmf_figures", "table3", 12, 120),
     "bandmf-tab4": Item("bandmf", "table4", 1, 300),
     "bandmf-tab5": Item("bandmf", "table5", 2, 2),
-    "bandmf-fig5": Item("bandmf_figures", "figure5", 120, 600),
+    "bandmf-fig5": Item("bandmf_figures", "figure5", 30, 900),
     "bandmf-fig11": Item("bandmf_figures", "figure11", 10, 300),
     "gboard-tab1": Item("gboard", "table1", 1, 1),
     "gboard-tab2": Item("gboard", "table2", 1, 1),
