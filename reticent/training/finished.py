@@ -48,7 +48,7 @@ def load_trained(path: str | Path, *, last: bool = False, model: Model | None = 
 
     `model` is the one it was trained with, where that is none of the built-in ones. Refuses a damaged checkpoint.
     """
-    path = Path(path)
+    path = Path(path).absolute()
     run_file = run_file_of(path)
     rounds = _chosen_checkpoint(path, last)
     half = path / "checkpoints" / f"{rounds:08d}"

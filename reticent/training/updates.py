@@ -163,5 +163,6 @@ def _clients_at_once(model: Model, largest: Shape, work: LocalWork) -> int:
     """As many clients as half of an accelerator's memory holds: each with its parameters, their gradient, its update and
     the scores of one step's words."""
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 16 * 2**30)
+    memory = max(memory - sum(leaf.nbytes for leaf in jax.tree.leaves(model.frozen)), 0)
     scores = largest[1] * work.sequence_length * model.vocabulary
     return int(np.clip(memory // 2 // (4 * (4 * model.parameters + 4 * scores)), 1, 256))

@@ -8,6 +8,7 @@ from reticent.errors import Refused
 
 # What says nothing about how scores are computed from tokens. Dropout is not used: noise protects, and it would only add.
 HARMLESS = {
+    "_num_labels", "is_llama_config", "num_labels", "transformers.js_config", "unsloth_fixed", "unsloth_version",
     "_name_or_path", "_attn_implementation", "architectures", "attention_dropout",
     "attention_probs_dropout_prob", "attn_pdrop", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
     "cache_implementation", "chunk_size_feed_forward", "dtype", "embd_pdrop", "eos_token_id", "finetuning_task",
@@ -31,6 +32,7 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "scale_attn_weights": (True,),
     "use_bidirectional_attention": (False,),
     "tie_encoder_decoder": (False,),
+    "use_mrope": (False,),
 }
 
 

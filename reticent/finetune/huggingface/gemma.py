@@ -35,6 +35,9 @@ def shape(config: Config) -> Shape:
     types = config.take("layer_types") or [
         "sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(made.layers)
     ]
+    window = config.count("sliding_window", 4096)
+    if config.take("sliding_window_size", window) != window:
+        raise Refused(f"{config.path} has two windows, sliding_window and sliding_window_size; restore it.")
     caps = (50.0, 30.0) if type_ == "gemma2" else (None, None)
     return replace(
         made,
@@ -43,7 +46,7 @@ def shape(config: Config) -> Shape:
         attention_scale=config.count("query_pre_attn_scalar", 256) ** -0.5,
         attention_cap=_cap(config, "attn_logit_softcapping", caps[0]),
         score_cap=_cap(config, "final_logit_softcapping", caps[1]),
-        windows=windows_of(types, config.count("sliding_window", 4096), config),
+        windows=windows_of(types, window, config),
     )
 
 

@@ -138,6 +138,19 @@ def test_what_is_not_whole_is_refused(tmp_path):
     refused(tmp_path / "hf", "no config.json")
 
 
+def test_what_common_files_say_besides_is_no_hindrance(tmp_path):
+    tensors = write_llama(tmp_path / "hf")
+    besides = {
+        "is_llama_config": True, "rope_interleaved": False, "use_mrope": False, "pretraining_tp": 1, "_num_labels": 2,
+        "attention_bias": False, "mlp_bias": False, "rope_scaling": None, "attention_dropout": 0.1, "use_cache": True,
+        "_attn_implementation": "sdpa", "transformers.js_config": {}, "head_dim": 6, "partial_rotary_factor": 1.0,
+    }  # fmt: skip
+    write_llama(tmp_path / "more", tensors, **besides)
+    assert open_checkpoint(tmp_path / "more").shape == open_checkpoint(tmp_path / "hf").shape
+    write_llama(tmp_path / "more", tensors, **besides | {"use_mrope": True})
+    refused(tmp_path / "more", "use_mrope = True, which changes")
+
+
 def test_pickles_are_not_read(tmp_path):
     write_llama(tmp_path / "hf")
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "hf" / "pytorch_model.bin")
