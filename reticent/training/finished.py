@@ -95,7 +95,7 @@ def provenance(path: Path) -> Provenance:
     if not (path / "run.toml").is_file():
         exported = path / PRIVACY
         if not exported.is_file():
-            return Provenance((), f"{path.name!r}, a checkpoint from elsewhere, with whatever it was trained on")
+            return Provenance((), f"{path.name!r}, a checkpoint from elsewhere, taken to be made of public text")
         try:
             said = json.loads(exported.read_bytes())
             found = Provenance(tuple(map(dict, said["owed"])), said["public_data"])

@@ -81,14 +81,15 @@ def run(store, checkpoint, tmp_path_factory):
     return train(run_file(store, checkpoint), tmp_path_factory.mktemp("run") / "out").path
 
 
-def test_only_adapters_are_trained_noised_and_kept(run, store, checkpoint):
+def test_only_adapters_are_trained_noised_and_kept(run, store, checkpoint, monkeypatch):
     settings = run_file(store, checkpoint)
     assert settings.model.kind == "huggingface"
     setup = prepare(settings)
     assert setup.size == 2 * 2 * ((24 + 24) + (40 + 24))
     assert setup.description["model"]["checkpoint"] == open_checkpoint(checkpoint).digest()
     assert "tiny-llama" in setup.description["public_data"]
-    trained = load_trained(run)
+    monkeypatch.chdir(run.parent)
+    trained = load_trained(run.name)
     assert sum(leaf.size for leaf in jax.tree.leaves(trained.params)) == setup.size
 
 
