@@ -71,7 +71,8 @@ def _gram_and_products(
     for round in rounds:
         file = release_path(path / "releases", round)
         read_release(file)  # refuses a damaged one
-        start = file.stat().st_size - 4 * (skipped + size)
+        start = file.stat().st_size - 4 * lines[round]["values"]
+        # In front of the model's entries are those that nobody moves, after them what else is counted.
         releases.append(np.memmap(file, "<i4", "r", offset=start + 4 * skipped, shape=(size,)))
     worth = np.array([lines[round]["grid"] / lines[round]["clip_norm"] for round in rounds])[:, None]
     gram, products = np.zeros((len(rounds), len(rounds))), np.zeros((len(rounds), len(chosen)))

@@ -96,6 +96,11 @@ def _audit(run_file: RunFile) -> Iterator[str]:
             f"The sampler {sampler!r} draws a fixed number of users, among whom [audit] cannot plant any without making "
             "people likelier to be drawn; use 'poisson', or zero_coordinates alone."
         )
+    if run_file.audit.canaries and run_file.clipping and run_file.clipping.quantile is not None:
+        yield (
+            "Canaries of [audit] are as long as one clip norm, and clipping.quantile adapts it; leave one of the two out, or "
+            "plant phrases and zero_coordinates alone."
+        )
     if users and run_file.run.secure_aggregation != "off":
         yield (
             "[audit] plants canaries and phrases in plain sums only; set run.secure_aggregation to 'off', or plant "
