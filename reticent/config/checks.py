@@ -98,8 +98,8 @@ def _audit(run_file: RunFile) -> Iterator[str]:
         )
     if run_file.audit.canaries and run_file.clipping and run_file.clipping.quantile is not None:
         yield (
-            "Canaries of [audit] are as long as one clip norm, and clipping.quantile adapts it; leave one of the two out, or "
-            "plant phrases and zero_coordinates alone."
+            "Canaries of [audit] are as long as one clip norm, and clipping.quantile adapts it; leave one of the two out, "
+            "or plant phrases and zero_coordinates alone."
         )
     if users and run_file.run.secure_aggregation != "off":
         yield (
