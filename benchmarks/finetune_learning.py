@@ -38,13 +38,14 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--people", type=int, default=20_000)
-    options.add_argument("--rounds", type=int, default=60)
-    options.add_argument("--budget", type=int, default=512)
-    options.add_argument("--group", type=int, default=4)
+    options.add_argument("--rounds", type=int, default=40)
+    options.add_argument("--budget", type=int, default=1024)
+    options.add_argument("--group", type=int, default=2)
     options.add_argument("--epsilon", type=float, default=1.0)
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--pretraining", type=int, default=2000)
-    options.add_argument("--rates", type=float, nargs="+", default=[0.02, 0.06, 0.2])
+    options.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.06, 0.12])
+    options.add_argument("--only", choices=["els", "uls"], help="train this one and stop: to make both side by side")
     asked = options.parse_args()
     out = asked.out
     out.mkdir(parents=True, exist_ok=True)
@@ -119,16 +120,20 @@ def main() -> None:
         lines = (where / "metrics.jsonl").read_text().splitlines()
         return [one["loss"] for one in map(json.loads, lines) if one["kind"] == "evaluation"][-1]
 
-    before = {}
+    before: dict[int, float] = {}
     trained = load_trained(pretrained, last=True)
     for seed in range(asked.seeds):
         people = store.split(held_out_users=0.05, seed=seed).held_out_users
         before[seed] = evaluator(trained.model, held_out(people, 500, LENGTH))(trained.params)["loss"]
     rates = {}
-    for algorithm in terms:
+    for algorithm in [asked.only] if asked.only else terms:
         tried = {rate: loss(run(algorithm, 0, rate)) for rate in asked.rates}
         rates[algorithm] = min(tried, key=lambda rate: tried[rate])
         print(f"{algorithm}: loss by learning rate, seed 0: {tried}", flush=True)
+    if asked.only:
+        for seed in range(asked.seeds):
+            run(asked.only, seed, rates[asked.only])
+        return
     after = {name: np.array([loss(run(name, seed, rates[name])) for seed in range(asked.seeds)]) for name in terms}
     start = np.array([before[seed] for seed in range(asked.seeds)])
     print(f"{asked.rounds} rounds, {asked.budget} gradients each, G = {asked.group} for uls, {median} for els")

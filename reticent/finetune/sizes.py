@@ -83,6 +83,7 @@ def read(
     norms = {}
     for number, group in enumerate(groups):
         source = OfUsers(store, table.sequence_length, group, seed, table.packed)
+        source.heights = (group,)  # one computation to compile for each
         found = _norms(model, params, source, chosen, number)
         binned = np.clip(np.searchsorted(NORMS, found), 0, len(NORMS) - 1)
         norms[group] = _noised(np.bincount(binned, minlength=len(NORMS)), noise)
@@ -163,7 +164,7 @@ def sigma_of(run_file: RunFile) -> Sigma:
 
 def estimate_and_double(
     norm: Callable[[int], float],
-    sigma: Callable[[float], float],
+    noise: Callable[[int], float],
     budget: int,
     users: int,
     most_group: int,
@@ -171,8 +172,12 @@ def estimate_and_double(
     cohort: int = FIRST_COHORT,
 ) -> list[tuple[int, int]]:
     """(G, M) from the first to the one that spends the budget (ULDP, Alg. 3): each time that of G and M is doubled which
-    makes L(G) sigma(M) smaller. `norm` is L_ULS, `sigma` that of a cohort. A cohort beyond all users, or a group beyond
-    `most_group`, is not doubled."""
+    makes the noise of an average, L(G) `noise`(M), smaller. `norm` is L_ULS. A cohort beyond all users, or a group beyond
+    `most_group`, is not doubled.
+
+    The noise of an average over M is sigma(M) / M (eq. 6). Eqs. 9 to 11 print sigma(M) alone, which grows with M, so that
+    no cohort would ever be doubled.
+    """
     cohort = min(cohort, users)
     path = [(group, cohort)]
     while group * cohort < budget:
@@ -180,7 +185,7 @@ def estimate_and_double(
         if not larger_group and not larger_cohort:
             break
         by_group = norm(2 * group) / norm(group) if larger_group else math.inf
-        by_cohort = sigma(2 * cohort) / sigma(cohort) if larger_cohort else math.inf
+        by_cohort = noise(2 * cohort) / noise(cohort) if larger_cohort else math.inf
         if by_group < by_cohort:
             group *= 2
         else:

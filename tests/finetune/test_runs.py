@@ -235,7 +235,7 @@ def test_a_model_of_ones_own_has_its_gradients_clipped_one_by_one(people_store, 
 
 def test_a_cohort_beyond_what_was_planned_is_refused_never_cut(people_store):
     setup = prepare(run_file(people_store, "els"), work_of=work_of)
-    sums = setup.work.sums(setup)
+    sums = setup.work.sums(setup, None)
     params = setup.model.init(jax.random.key(0))
     assert sums.largest <= setup.work.largest
     sums.largest = 10
@@ -250,7 +250,7 @@ def test_the_norm_of_a_sum_changes_by_one_clip_norm_at_most(people_store):
     clipping = Clipping(0.05, Grid(-24))
     cohort = np.arange(8)
     for how in (Together(setup.model, clipping), Single(setup.model, clipping)):
-        sums = setup.work.sums(setup)
+        sums = setup.work.sums(setup, None)
         sums.how, sums._add = how, jax.jit(how.add)
         sums._contribution = jax.jit(how.contribution)
 
@@ -290,7 +290,11 @@ def test_what_cannot_be_is_refused_before_the_data_is_opened(people_store, algor
         ("uls", {"data": {"max_examples_per_user": 500}}, "Nobody has as many as 500"),
         ("els", {"mechanism": {"kind": "tree"}}, "not banded"),
         ("els", {"mechanism": {"kind": "banded", "bands": 2}}, "not amplified"),
-        ("uls", {"population": {"sampler": "fixed", "probability": None, "report_goal": 48}}, "lower report_goal"),
+        (
+            "uls",
+            {"population": {"size": 60, "sampler": "fixed", "probability": None, "report_goal": 60}},
+            "lower report_goal",
+        ),
         ("uls", {"privacy": {"noise_multiplier": 0.05, "accept_vacuous": False}}, "promises next to nothing"),
     ],
 )

@@ -24,23 +24,22 @@ from tests.finetune.test_runs import run_file
 
 
 def test_doubling_what_helps_more_ends_near_the_best_of_all_splits():
-    # Gradients half alike: norm^2 = a + (1 - a) / G; noise that falls at first like 1 / M and then not at all.
+    # Gradients a tenth alike; noise of an average that falls like 1 / M until sampling no longer amplifies.
     def norm(group):
         return math.sqrt(0.1 + 0.9 / group)
 
-    def sigma(cohort):
-        return 0.6 + cohort / 4096
+    def noise(cohort):
+        return (0.6 + cohort / 512) / cohort
 
-    def noise(group, cohort):
-        return norm(group) * sigma(cohort) / cohort
-
-    path = estimate_and_double(norm, sigma, 4096, 100_000, 256)
+    path = estimate_and_double(norm, noise, 4096, 100_000, 256)
     assert path[0] == (1, 32)
     assert all(g * m == 32 * 2**step for step, (g, m) in enumerate(path))
+    assert {g for g, _ in path} > {1}
+    assert {m for _, m in path} > {32}
     for group, cohort in path[1:]:
         budget = group * cohort
-        every = [noise(2**power, budget // 2**power) for power in range(9) if budget // 2**power >= 32]
-        assert noise(group, cohort) <= 2 * min(every)
+        every = [norm(2**power) * noise(budget // 2**power) for power in range(9) if budget // 2**power >= 32]
+        assert norm(group) * noise(cohort) <= 1.1 * min(every)
     alike = estimate_and_double(lambda group: 1.0, lambda cohort: 1 / cohort, 1024, 100_000, 256)
     assert alike[-1] == (1, 1024)
     diverse = estimate_and_double(lambda group: 1 / math.sqrt(group), lambda cohort: 1.0, 1024, 100_000, 256)
@@ -91,10 +90,10 @@ def test_reading_is_private_or_public_and_says_so(people_store, tmp_path):
     made = run_file(people_store, "uls", privacy={"epsilon": 2.0, "noise_multiplier": None})
     with pytest.raises(Refused, match="--public STORE, or give --epsilon"):
         choose(made)
-    exact = choose(made, public=str(people_store.path), budget=64)
+    exact = choose(made, public=str(people_store.path), budget=4, users=20)
     assert (exact["guarantee"], exact["source"]) == (None, "public")
-    assert exact["splits"][-1]["uls"]["budget"] == 32
-    noised = choose(made, epsilon=1.0, budget=64)
+    assert list(exact["norms"]) == ["1", "2", "4"]
+    noised = choose(made, epsilon=1.0, budget=4, users=20)
     assert noised["source"] == "private"
     assert noised["cost"]["epsilon"] == pytest.approx(1.0, rel=1e-6)
     # Composed with the run: more than the run alone, for which the same noise is then not enough.
