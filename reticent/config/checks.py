@@ -59,6 +59,8 @@ def _tables(run_file: RunFile) -> Iterator[str]:
             yield f"Algorithm 'pretrain' trains on public text, without privacy; leave the table [{name}] out."
     if algorithm in ("els", "uls") and run_file.data.max_examples_per_user is None:
         yield f"Algorithm {algorithm!r} needs data.max_examples_per_user, its group size."
+    if not run_file.private and run_file.evaluation.training_noise is not None:
+        yield "evaluation.training_noise is for people trained on privately; leave it out, pretraining shows its loss."
     if run_file.data.people is not None and run_file.data.store != "crowd":
         yield "data.people is for the generated store 'crowd'; leave it out."
 
@@ -88,6 +90,12 @@ def _audit(run_file: RunFile) -> Iterator[str]:
     audit, algorithm = run_file.audit, run_file.run.algorithm
     if audit.declared and algorithm not in ("fedavg", "fedsgd"):
         yield f"What [audit] plants are users of rounds, which {algorithm!r} has none of; leave the table out."
+    changing = run_file.clipping and (run_file.clipping.quantile is not None or run_file.clipping.later_norms)
+    if audit.declared and (changing or run_file.evaluation.training_noise is not None):
+        yield (
+            "[audit] attacks runs of one clip norm without training metrics; leave the table out, or clipping.quantile, "
+            "clipping.later_norms and evaluation.training_noise."
+        )
     users = audit.canaries or audit.phrases
     sampler = run_file.population.sampler if run_file.population else None
     if users and sampler in ("fixed", "cyclic-fixed"):
@@ -134,6 +142,10 @@ def _secure_aggregation(run_file: RunFile) -> Iterator[str]:
         yield "The clipped estimator needs the sum of weights beside that of updates; use 'fixed' with secure aggregation."
     if setting != "off" and run_file.clipping and run_file.clipping.quantile is not None:
         yield "clipping.quantile counts bits beside the updates, which secure_aggregation does not sum; set it to 'off'."
+    if setting != "off" and run_file.clipping and run_file.clipping.later_norms:
+        yield "Secure aggregation encodes for one clip norm; leave clipping.later_norms out, or set it to 'off'."
+    if setting != "off" and run_file.evaluation.training_noise is not None:
+        yield "evaluation.training_noise needs sums that secure_aggregation does not make; set it to 'off'."
 
 
 def _population(population: Population, rounds: int, algorithm: str) -> Iterator[str]:
@@ -178,7 +190,7 @@ def _mechanism(mechanism: Mechanism, rounds: int) -> Iterator[str]:
 
 
 def _clipping(clipping: Clipping, mechanism: Mechanism, population: Population) -> Iterator[str]:
-    if clipping.quantile is not None and not mechanism.restarts and mechanism.kind != "independent":
+    if clipping.quantile is not None and not mechanism.restarts:
         yield (
             "clipping.quantile adapts the norm where the mechanism restarts, and this one never does; give "
             "mechanism.restarts."
@@ -188,6 +200,15 @@ def _clipping(clipping: Clipping, mechanism: Mechanism, population: Population) 
             yield f"clipping.{key} is of no use without clipping.quantile; give that too."
     if clipping.quantile is not None and clipping.style == "per-layer":
         yield "clipping.quantile adapts one norm; use style 'flat' with it."
+    if clipping.later_norms and clipping.quantile is not None:
+        yield "clipping.later_norms says what clipping.quantile would find out; leave one of them out."
+    if clipping.later_norms and len(clipping.later_norms) != len(mechanism.restarts):
+        yield (
+            f"clipping.later_norms has {len(clipping.later_norms)} norms for {len(mechanism.restarts)} mechanism.restarts; "
+            "give one for each."
+        )
+    if (clipping.later_norms or clipping.quantile is not None) and clipping.estimator == "clipped":
+        yield "The clipped estimator is accounted for one clip norm; use the estimator 'fixed' where it changes."
     if clipping.estimator == "clipped" and population.sampler != "poisson":
         yield "The clipped estimator is proven for the sampler 'poisson' only; use that, or the estimator 'fixed'."
     if (clipping.estimator == "clipped") != (clipping.min_weight is not None):

@@ -18,6 +18,10 @@ def problems(run_file: RunFile) -> Iterator[str]:
         return
     if clipping and clipping.quantile is not None:
         yield f"clipping.quantile adapts the norm of devices' rounds, not of {algorithm!r}; leave it out."
+    if clipping and clipping.later_norms:
+        yield f"clipping.later_norms is for devices' rounds, not for {algorithm!r}; leave it out."
+    if run_file.evaluation.training_noise is not None:
+        yield f"evaluation.training_noise is for devices' rounds, not for {algorithm!r}; leave it out."
     if algorithm in OF_EXAMPLES:
         if clipping and clipping.weight_cap is not None:
             yield f"clipping.weight_cap weighs users, and {algorithm!r} sums examples; leave it out."

@@ -232,6 +232,9 @@ class Clipping(Table):
         lt=1,
         description="Adapt the norm at restarts to this quantile of update norms; norm is the first.",
     )
+    later_norms: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
+        default=(), description="For mechanism.restarts: the norm from each restart on; noise is lowered with it."
+    )
     quantile_learning_rate: Positive | None = Field(
         default=None, description="For quantile: the rate of the norm's geometric update; without it 0.2."
     )
@@ -312,6 +315,11 @@ class Evaluation(Table):
         default=None, description="A store, or data at hand, to evaluate on; without it the held-out users of [data]."
     )
     users: Count | None = Field(default=None, description="Users evaluated on at most; without it all.")
+    training_noise: Positive | None = Field(
+        default=None,
+        description="Show metrics of the people trained on, with this noise on their sum (standard deviation for a person's "
+        "norm of 1), paid for in the guarantee; without it none are shown.",
+    )
 
 
 class Audit(Table):

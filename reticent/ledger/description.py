@@ -8,6 +8,8 @@
 `grid`              the value of one unit of a release's integers, in round 0
 `audit`             only where something was planted: `zero_coordinates`, the entries in front of each release that are
                     noise alone, and what decides the number of `simulated_users`, whose numbers in intents are negative
+`clip_norms`        only where the clip norm changes at restarts: how (`reticent.ledger.clip_norms`)
+`metrics`           only where each release ends in noised metrics: how many entries they are, and the value of their unit
 `estimate`          only where noise or cohorts are not those of a real run: the reason; no guarantee is stated then
 
 Training adds what else it wants to find unchanged on resume. The ledger itself reads only what is named here.
@@ -18,6 +20,7 @@ import math
 from typing import Any
 
 from reticent.errors import Refused
+from reticent.ledger.clip_norms import bit_worth, is_adaptive
 from reticent.ledger.lines import canonical
 
 
@@ -54,10 +57,17 @@ def most_rounds(description: dict[str, Any]) -> int:
 
 
 def longest_contribution(description: dict[str, Any]) -> float:
-    """The norm that one user's part of a sum can have, over the clip norm: encoding and rounding may lengthen it."""
+    """The norm that one user's part of a sum can have, over the clip norm: encoding and rounding may lengthen it, a bit
+    about the clip norm goes beside it."""
     accounting = description["accounting"]
     inflation = (accounting.get("secure_aggregation") or {}).get("inflation", 1.0)
-    return inflation + accounting.get("rounding", 0.0)
+    bit = bit_worth(accounting, 1.0) if is_adaptive(description) else 0.0
+    return math.hypot(inflation + accounting.get("rounding", 0.0), bit)
+
+
+def metrics_entries(description: dict[str, Any]) -> int:
+    """How many entries at the end of a release are metrics."""
+    return description.get("metrics", {}).get("entries", 0)
 
 
 def zero_coordinates(description: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ had its own key, that participations kept their separation, and that the noise o
 leaves of the release an integer sum that the cohort's clipped updates can add up to.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,12 @@ import numpy as np
 
 from reticent.errors import Refused
 from reticent.ledger.checkpoints import read_manifest, rounds_of
+from reticent.ledger.clip_norms import is_adaptive, norms_due
 from reticent.ledger.description import (
     accounting_of,
     enforced,
     longest_contribution,
+    metrics_entries,
     most_rounds,
     simulated_users,
     zero_coordinates,
@@ -106,6 +109,8 @@ def verify(
     look("order", lambda: _order(ledger))
     look("terms", lambda: _terms(ledger, path))
     look("releases", lambda: _releases(ledger, path))
+    if "clip_norms" in ledger.first["description"]:
+        look("clip norms", lambda: _clip_norms(ledger, path))
     look("checkpoints", lambda: _checkpoints(ledger, path))
     look("end", lambda: _end(ledger))
     found: list[Any] = []
@@ -201,6 +206,37 @@ def _releases(ledger: Ledger, path: Path) -> str:
     return f"{len(there)} files, each what the ledger says was released"
 
 
+def _clip_norms(ledger: Ledger, path: Path) -> str:
+    description: Line = ledger.first["description"]
+    lines = {line["round"]: line for line in ledger.of_kind("release")}
+    burnt = {line["round"] for line in ledger.of_kind("burnt")}
+    there = set(release_rounds(path / "releases"))
+    known = ledger.rounds
+    if is_adaptive(description):
+        # What was released before a restart decides the norm after it.
+        known = min((round for round in lines if round not in there and round not in burnt), default=known)
+
+    def counts() -> Iterator[tuple[int | None, float]]:
+        for round in range(known):
+            counted = is_adaptive(description) and round in lines and round not in burnt
+            payload = read_release(release_path(path / "releases", round))[1] if counted else b""
+            place = -1 - metrics_entries(description)
+            terms: Line = lines.get(round, description)
+            yield int(np.frombuffer(payload, "<i4")[place]) if counted else None, terms["grid"]
+
+    checked = 0
+    for round, due in enumerate(norms_due(description, counts())):
+        if round in lines and not math.isclose(lines[round]["clip_norm"], due.active, rel_tol=1e-9):
+            raise Refused(
+                f"Round {round} was clipped to {lines[round]['clip_norm']:.6g}, where what was released before it makes "
+                f"{due.active:.6g}: the norm came from elsewhere, and what it tells is not accounted for."
+            )
+        checked += 1
+    if checked < ledger.rounds:
+        raise Unknown(f"the norms after round {checked} follow from releases that are not kept")
+    return "each follows from what was released before it" if is_adaptive(description) else "each is the one planned"
+
+
 def _checkpoints(ledger: Ledger, path: Path) -> str:
     recorded = {line["rounds"]: line for line in ledger.of_kind("checkpoint")}
     there = rounds_of(path / "checkpoints")
@@ -289,26 +325,33 @@ def _noise(ledger: Ledger, path: Path, intents: list[Intent], noise_of: NoiseOf 
     if not there:
         raise Unknown("no release files are left to hold the noise against")
     newest = {intent.round: intent for intent in intents}
-    longest = longest_contribution(ledger.first["description"])
-    noises = noise_of(ledger.first["description"], _rows(ledger, newest, lines, there[-1] + 1), _size(lines))
+    description = ledger.first["description"]
+    longest, metrics = longest_contribution(description), metrics_entries(description)
+    noises = noise_of(description, _rows(ledger, newest, lines, there[-1] + 1), _size(lines))
     for round, noise in zip(range(there[-1] + 1), noises, strict=True):
         if round not in there:
             continue
         line, payload = read_release(release_path(path / "releases", round))
         sums = (np.frombuffer(payload, "<i4").astype(np.int64) - noise).astype(np.int32)
-        if (np.abs(sums[: zero_coordinates(ledger.first["description"])]) > LAST_DIGITS).any():
+        if (np.abs(sums[: zero_coordinates(description)]) > LAST_DIGITS).any():
             raise Refused(
                 f"The noise of round {round}, made again, is not what was released in coordinates that nobody moves: "
                 "other noise was released than the keys claim, or something was added to them."
             )
-        norm = line["grid"] * float(np.linalg.norm(sums.astype(np.float64)))
-        most = newest[round].contributions * line["clip_norm"] * longest
-        if norm > most:
-            raise Refused(
-                f"The noise of round {round}, made again, leaves a sum of norm {norm:.4g}, where its cohort can "
-                f"explain {most:.4g} at most: other noise was released than the keys claim."
-            )
+        most = newest[round].contributions
+        _explained(round, "sum", sums[: len(sums) - metrics], line["grid"], most * line["clip_norm"] * longest)
+        if metrics:
+            _explained(round, "sum of metrics", sums[-metrics:], description["metrics"]["grid"], float(most))
     return f"made again for {len(there)} releases, each leaves a sum that its cohort can explain"
+
+
+def _explained(round: int, what: str, sums: np.ndarray, unit: float, most: float) -> None:
+    norm = unit * float(np.linalg.norm(sums.astype(np.float64)))
+    if norm > most:
+        raise Refused(
+            f"The noise of round {round}, made again, leaves a {what} of norm {norm:.4g}, where its cohort can explain "
+            f"{most:.4g} at most: other noise was released than the keys claim."
+        )
 
 
 def _rows(ledger: Ledger, newest: dict[int, Intent], lines: dict[int, Line], rounds: int) -> Iterator[Row]:

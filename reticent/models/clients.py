@@ -39,6 +39,7 @@ def local_updates(
     each: Callable[..., Any] = lambda update: update,
     *,
     beside: tuple[Any, ...] = (),
+    measured: bool = False,
     total: bool = False,
     keys: jax.Array | None = None,
     platform: str | None = None,
@@ -50,29 +51,38 @@ def local_updates(
     update of a client without any is exactly zero. More epochs are more steps.
 
     `each(update, *slices)` is what is returned of a client, `slices` being its parts of the arrays in `beside` (a
-    weight, say). It runs with the local training: clip and round there. Results are stacked; with `total` they are
-    added up over the clients, and on a CPU memory does not grow with their number (elsewhere every client's
+    weight, say); with `measured` the first is what the model's loss told of all its steps, added up
+    (`reticent.models.metrics`). It runs with the local training: clip and round there. Results are stacked; with `total`
+    they are added up over the clients, and on a CPU memory does not grow with their number (elsewhere every client's
     parameters are in memory at once). `keys` is a key per client, for models that draw at random. To be called inside
     `jit`; `platform` as in `map_clients`.
     """
     sequential = (platform or jax.default_backend()) == "cpu"
     gradient_of = jax.grad(model.loss, has_aux=True)
 
+    nothing: Any = ()
+    if measured:
+        told = jax.eval_shape(model.loss, params, tokens[0, 0], None)[1]
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), told)
+
     def one_client(batches: jax.Array, key: jax.Array | None, slices: tuple[Any, ...]) -> Any:
-        def step(local: Params, numbered: tuple[jax.Array, jax.Array]) -> tuple[Params, None]:
+        def step(state: Any, numbered: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
             number, batch = numbered
             counts = jnp.any(targets_of(batch) >= 0)
 
-            def descend(local: Params) -> Params:
-                gradient, _ = gradient_of(local, batch, None if key is None else jax.random.fold_in(key, number))
-                return jax.tree.map(
+            def descend(state: Any) -> Any:
+                local, told = state
+                gradient, sums = gradient_of(local, batch, None if key is None else jax.random.fold_in(key, number))
+                local = jax.tree.map(
                     lambda value, slope: jnp.where(counts, value - learning_rate * slope, value), local, gradient
                 )
+                return local, jax.tree.map(jnp.add, told, sums) if measured else told
 
             # One after another, padding need not even be computed.
-            return jax.lax.cond(counts, descend, lambda same: same, local) if sequential else descend(local), None
+            return jax.lax.cond(counts, descend, lambda same: same, state) if sequential else descend(state), None
 
-        local, _ = jax.lax.scan(step, params, (jnp.arange(batches.shape[0]), batches))
-        return each(jax.tree.map(jnp.subtract, local, params), *slices)
+        (local, told), _ = jax.lax.scan(step, (params, nothing), (jnp.arange(batches.shape[0]), batches))
+        update = jax.tree.map(jnp.subtract, local, params)
+        return each(update, told, *slices) if measured else each(update, *slices)
 
     return map_clients(one_client, tokens, keys, beside, total=total, platform=platform)

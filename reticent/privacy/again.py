@@ -11,6 +11,7 @@ from reticent.accounting.run import mechanism_of
 from reticent.ledger.verify import Row
 from reticent.privacy.grid import Grid
 from reticent.privacy.keys import row_key, simulation_threefry_key
+from reticent.privacy.measures import NAMES, measures_of
 from reticent.privacy.noise import add_noise
 
 
@@ -24,7 +25,9 @@ def noise_of(
     accounting = description["accounting"]
     mechanism = mechanism_of(accounting, arrays)
     wrapped = simulation_threefry_key if description.get("random_bits") == "threefry" else row_key
-    zeros = jnp.zeros(size, jnp.int32)
+    measures = measures_of(description)
+    entries = 0 if measures is None else len(NAMES)
+    zeros, nothing = jnp.zeros(size - entries, jnp.int32), jnp.zeros(entries, jnp.int32)
     terms, update, state = None, None, None
     for row in rows:
         if (row.clip_norm, row.grid) != terms:
@@ -34,5 +37,7 @@ def noise_of(
             noise = add_noise(mechanism, accounting["rounds"], accounting["noise_multiplier"], row.clip_norm, grid)
             update = jax.jit(lambda state, key, noise=noise: noise.update(zeros, state, key=key))
             state = noise.init(zeros) if state is None else state
-        made, state = update(state, wrapped(row.row_key))  # type: ignore[misc]
-        yield np.asarray(made)
+        key = wrapped(row.row_key)
+        made, state = update(state, key)  # type: ignore[misc]
+        beside = [] if measures is None else [np.asarray(measures.noised(nothing, key))]
+        yield np.concatenate([np.asarray(made), *beside])

@@ -8,6 +8,7 @@ There is nothing to undo at the server: it adds up integers, whose worth is `gri
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 
 from reticent.errors import Refused
 from reticent.privacy.grid import Grid, round_towards_zero
+from reticent.privacy.measures import Measures
 from reticent.privacy.norms import largest_entry, norm_of, rounded_down
 from reticent.privacy.weighting import WHOLE
 
@@ -26,12 +28,16 @@ class Contribution(NamedTuple):
     """What one user adds to a round, or many of them together. All of it is secret until it is noised.
 
     `units`: the clipped update, a pytree of int32 on the grid; `weight`, in parts of `weighting.WHOLE`; `zeroed`: whether
-    the update was bad and counts as zero (how many were is as private as any raw count).
+    the update was bad and counts as zero (how many were is as private as any raw count). `within`: for adaptive clipping,
+    1 for an update no longer than the tracked estimate and -1 for a longer one; `measured`: for training metrics, what
+    `measures` makes of them. Somebody of weight 0 adds nothing to any.
     """
 
     units: Any
     weight: jax.Array
     zeroed: jax.Array
+    within: jax.Array | None = None
+    measured: jax.Array | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Clipping:
     style: Literal["flat", "per-layer"] = "flat"
     zero_above: float | None = None
     layer_norms: tuple[float, ...] | None = None
+    measures: Measures | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.norm) and self.norm > 0):
@@ -74,10 +81,18 @@ class Clipping:
                     f"layer_norms make a norm of {math.hypot(*self.layer_norms):g} together, more than {self.norm:g}."
                 )
 
-    def __call__(self, update: Any, weight: jax.Array | int = WHOLE) -> Contribution:
+    def __call__(
+        self,
+        update: Any,
+        weight: jax.Array | int = WHOLE,
+        *,
+        estimate: jax.Array | None = None,
+        sums: Mapping[str, jax.Array] | None = None,
+    ) -> Contribution:
         """The user's contribution: the update (a pytree of float32), clipped, then weighted, then rounded.
 
-        `weight` is in parts of `WHOLE`. Pure, for use under `jit`, `vmap` and `scan`.
+        `weight` is in parts of `WHOLE`; `estimate` is the tracked norm of adaptive clipping, `sums` those of the model's
+        loss on the user's text, for training metrics. Pure, for use under `jit`, `vmap` and `scan`.
         """
         leaves, structure = jax.tree.flatten(update)
         good = largest_entry(update) <= rounded_down(min(self.zero_above or math.inf, LARGEST_FLOAT))
@@ -88,7 +103,16 @@ class Clipping:
             factors = [_factor(leaf, norm) for leaf, norm in zip(leaves, self._norms(len(leaves)), strict=True)]
         clipped = [jnp.where(good, leaf * (factor * share), 0) for leaf, factor in zip(leaves, factors, strict=True)]
         units = round_towards_zero(jax.tree.unflatten(structure, clipped), self.grid)
-        return Contribution(units, jnp.asarray(weight, jnp.int32), (~good).astype(jnp.int32))
+        within = measured = None
+        counts = (jnp.asarray(weight) > 0).astype(jnp.int32)
+        if estimate is not None:
+            # The estimate, not the norm that is clipped to; what is no number is longer than any (ERRATA on Gboard, Alg. 1).
+            within = jnp.where(good & (norm_of(update)[0] <= estimate), counts, -counts)
+        if self.measures is not None:
+            assert sums is not None
+            shortened = jnp.stack(factors).min() < 1
+            measured = self.measures.of_one(sums, shortened | ~good) * counts
+        return Contribution(units, jnp.asarray(weight, jnp.int32), (~good).astype(jnp.int32), within, measured)
 
     def _norms(self, layers: int) -> tuple[float, ...]:
         if self.layer_norms is None:

@@ -112,7 +112,7 @@ def _begun(
             if not run.finished:
                 # From here on the sampler's key is durable: without it a resumed run would draw other cohorts.
                 _checkpoint(setup, run, state, ())
-                rounds.sums.compile(state.params)
+                rounds.compile(state)
             yield _Begun(setup, run, rounds, state)
     finally:
         rounds.close()
@@ -181,6 +181,7 @@ def _recovered(setup: Setup, run: RunDirectory, rounds: Rounds, first: State, re
     elif recovery.replay:
         raise Refused(f"{run.path} has releases and no checkpoint; restore its checkpoints from a copy.")
     for replay in recovery.replay:
+        state = rounds.at(state, replay.round)
         cohort, sampler = setup.cohort(state.sampler, replay.round)
         if sorted(cohort.tolist()) != sorted(replay.intent.members):
             raise Refused(
@@ -196,7 +197,7 @@ def _recovered(setup: Setup, run: RunDirectory, rounds: Rounds, first: State, re
 def _checkpoint(setup: Setup, run: RunDirectory, state: State, keep: Iterable[int]) -> None:
     digest, tokenizer = setup.data.train.digest, setup.data.train.tokenizer()
     run.checkpoint(
-        states.writer_of_shown(state.shown, tokenizer),
+        states.writer_of_shown(state.shown, tokenizer, state.norms),
         lambda folder: states.write_hidden(state, setup.sampler, digest, folder),
         keep=set(keep),
     )
@@ -242,14 +243,16 @@ class _Job:
         began = time.perf_counter()
         round = self.run.next_round
         cohort, sampler = self.setup.cohort(self.state.sampler, round)
+        self.state = self.rounds.at(self.state, round)
         intent = self.run.begin(cohort.tolist(), len(cohort) * self.setup.work.each)
         sums = self.rounds.sum_of(self.state, cohort, round)
         release, noise = self.rounds.noised(sums, self.state.noise, intent.row_key)
         payload = np.asarray(release).astype("<i4", copy=False)
-        self.run.release(intent, payload.data, self.setup.description["clip_norm"], self.setup.grid.step)
+        terms = self.rounds.terms
+        self.run.release(intent, payload.data, terms.clipping.norm, terms.grid.step)
         self.state = self.rounds.served(self.state.replace(noise=noise, sampler=sampler), release)
         seconds = time.perf_counter() - began
-        record: dict[str, Any] = {"kind": "round", "round": round}
+        record: dict[str, Any] = {"kind": "round", "round": round, **self.rounds.told(self.state, payload)}
         if self.times_are_told:
             record |= {"seconds": seconds, "clients_per_second": len(cohort) / seconds}
             record["epsilon"] = self._epsilon(round + 1)

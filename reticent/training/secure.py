@@ -99,7 +99,7 @@ class SecureSums(CohortSums):
         self.simulated_seed = simulated_seed
         self._updates = jax.jit(self._group_updates)
 
-    def compile(self, params: Any) -> None:
+    def compile(self, params: Any, estimate: float | None = None) -> None:
         nobody = np.full(self.clients, -1)
         for device in dict.fromkeys(self.devices):
             own = jax.device_put(params, device), self._frozen[device]
@@ -108,7 +108,7 @@ class SecureSums(CohortSums):
                 empty = np.zeros(self.clients, np.int32)
                 jax.block_until_ready(self._of_group(own, ClientBatches(tokens, empty, empty, empty, nobody)))
 
-    def __call__(self, params: Any, cohort: np.ndarray, round: int) -> Contribution:
+    def __call__(self, params: Any, cohort: np.ndarray, round: int, estimate: float | None = None) -> Contribution:
         if not len(cohort):
             return self.of_nobody(params, self.devices[0])
         seed = None if self.simulated_seed is None else simulated_coins(self.simulated_seed, round)
@@ -118,7 +118,7 @@ class SecureSums(CohortSums):
             total = self._by_protocol(params, cohort, round, seed)
         return _sum(jax.device_put(total, self.devices[0]))
 
-    def of_nobody(self, params: Any, device: Any) -> Contribution:
+    def of_nobody(self, params: Any, device: Any, estimate: Any = None) -> Contribution:
         return jax.device_put(_sum(jnp.zeros(self.aggregation.dimension, jnp.int32)), device)
 
     def _by_protocol(self, params: Any, cohort: np.ndarray, round: int, seed: bytes | None) -> np.ndarray:

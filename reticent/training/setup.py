@@ -1,5 +1,6 @@
 """Everything that is decided before the first round, and refused before it: data, model, people, noise, guarantee."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from reticent.data.store import Store
 from reticent.data.tokenizers import Tokenizer
 from reticent.errors import Refused
 from reticent.ledger import release_point
+from reticent.ledger.clip_norms import bit_worth
 from reticent.mechanisms import Mechanism, Participation, load, make
 from reticent.mechanisms.storage import to_header
 from reticent.models import Model
@@ -28,6 +30,7 @@ from reticent.models.kinds import HUGGINGFACE
 from reticent.population import Sampler, SamplerState
 from reticent.privacy.clipping import Clipping
 from reticent.privacy.grid import Grid
+from reticent.privacy.measures import Measures
 from reticent.privacy.noise import noise_deviation
 from reticent.privacy.weighting import ClippedDenominator, FixedDenominator
 from reticent.training.evaluation import HeldOut, held_out
@@ -36,6 +39,8 @@ from reticent.training.secure import Aggregation, aggregation_of
 from reticent.training.work import Work, WorkOf, federated
 
 VACUOUS = 50.0
+# Gboard, Alg. 1.
+COUNT_NOISE, NORM_RATE = 1 / 20, 0.2
 Progress = Callable[[str, float], None]
 Estimator = FixedDenominator | ClippedDenominator
 
@@ -46,6 +51,14 @@ class Data:
 
     train: Store
     people: HeldOut | None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What goes with a clip norm: how updates are clipped, and the grid on which they are summed."""
+
+    clipping: Clipping
+    grid: Grid
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,14 @@ class Setup:
     planted: Planted
     work: Work
     aggregation: Aggregation | None = None
+    measures: Measures | None = None
+
+    def terms(self, norm: float) -> Terms:
+        """Those of the rounds that are clipped to `norm`."""
+        if norm == self.clipping.norm:
+            return Terms(self.clipping, self.grid)
+        grid = _grid(self.description["accounting"], self.mechanism, self.work.largest, norm, norm)
+        return Terms(dataclasses.replace(self.clipping, norm=norm, grid=grid), grid)
 
     @property
     def estimate(self) -> bool:
@@ -76,7 +97,8 @@ class Setup:
 
     @property
     def size(self) -> int:
-        """Entries of a release: those that nobody moves come first, then the model's."""
+        """Entries of a release: those that nobody moves come first, then the model's. (What is released beside the update
+        comes after them.)"""
         return self.planted.zero_coordinates + self.model.parameters
 
     def cohort(self, state: SamplerState, round: int) -> tuple[np.ndarray, SamplerState]:
@@ -167,9 +189,12 @@ def prepare(
     cohort, goal = run_file.population.simulated_cohort, run_file.population.report_goal
     scaled = 1.0 if cohort is None or goal is None else cohort / goal
 
+    changing, paid = _clip_norms(run_file, work.denominator, scaled)
+    accounting |= paid
+
     def grid_of(noise: float) -> Grid:
         longest = norm if aggregation is None else aggregation.inflated_clip_norm
-        return Grid.finest(largest, longest, noise_deviation(mechanism, rounds, noise, norm))
+        return _grid({**accounting, "noise_multiplier": noise}, mechanism, largest, norm, longest)
 
     def beside(grid: Grid) -> dict[str, Any]:
         """What estimator and encoding have the accountant know, which depends on the grid."""
@@ -186,12 +211,17 @@ def prepare(
         while beside(grid_of(noise)) != beside(finest):
             finest = grid_of(noise)
             noise = _noise(run_file, accounting | beside(finest), held) * scaled
+    if scaled != 1:
+        for name in ("adaptive_clipping", "metrics"):
+            if name in accounting:
+                accounting[name] = {"noise_multiplier": accounting[name]["noise_multiplier"] * scaled}
     grid = grid_of(noise)
     accounting |= beside(grid) | {"noise_multiplier": noise}
     description: dict[str, Any] = {
         "delta": delta,
         "mechanism_digest": digest,
         "clip_norm": norm,
+        **changing,
         **more,
         **work.description,
     }
@@ -199,7 +229,11 @@ def prepare(
         description["estimate"] = f"{cohort} people stand for a cohort of {goal}, the noise scaled to match"
     if aggregation is not None:
         description["secure_aggregation"] = aggregation.described(aggregation.on(grid))
-    clipping = Clipping(norm, grid, run_file.clipping.style, run_file.clipping.zero_above)
+    measures = None
+    if run_file.evaluation.training_noise is not None:
+        measures = Measures.of(accounting["metrics"]["noise_multiplier"], model.vocabulary, largest)
+        description["metrics"] = measures.described
+    clipping = Clipping(norm, grid, run_file.clipping.style, run_file.clipping.zero_above, measures=measures)
     if run_file.privacy.random_bits != "chacha20":
         description["random_bits"] = run_file.privacy.random_bits
     description |= {
@@ -234,6 +268,7 @@ def prepare(
         planted,
         work,
         aggregation,
+        measures,
     )
 
 
@@ -281,6 +316,34 @@ def model_of(run_file: RunFile, tokenizer: Tokenizer) -> Model:
         checkpointing=table.checkpointing,
         unknown=tokenizer.unknown if tokenizer.unknown >= 0 else None,
     )
+
+
+def _clip_norms(run_file: RunFile, cohort: float, scaled: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the description says of a clip norm that changes; and what is released beside updates and paid for.
+
+    A cohort that stands for a larger one has its bits' and metrics' noise scaled only after the calibration, by `scaled`.
+    """
+    assert run_file.clipping
+    clipping, paid = run_file.clipping, {}
+    if run_file.evaluation.training_noise is not None:
+        paid["metrics"] = {"noise_multiplier": run_file.evaluation.training_noise}
+    if clipping.later_norms:
+        return {"clip_norms": {"kind": "scheduled", "norms": list(clipping.later_norms)}}, paid
+    if clipping.quantile is None:
+        return {}, paid
+    noise = cohort / scaled * COUNT_NOISE if clipping.quantile_noise is None else clipping.quantile_noise
+    paid["adaptive_clipping"] = {"noise_multiplier": noise}
+    rule = {"kind": "adaptive", "quantile": clipping.quantile, "cohort": cohort}
+    rate = NORM_RATE if clipping.quantile_learning_rate is None else clipping.quantile_learning_rate
+    return {"clip_norms": {**rule, "learning_rate": rate}}, paid
+
+
+def _grid(accounting: Mapping[str, Any], mechanism: Mechanism, cohort: int, clip_norm: float, longest: float) -> Grid:
+    """The finest grid with room for a cohort's sum, of updates of norm `longest` and of bits, and its noise."""
+    noise = accounting["noise_multiplier"]
+    if "adaptive_clipping" in accounting:
+        longest = max(longest, bit_worth(accounting, clip_norm))
+    return Grid.finest(cohort, longest, noise_deviation(mechanism, accounting["rounds"], noise, clip_norm))
 
 
 def _estimator(run_file: RunFile, work: Work) -> Estimator:

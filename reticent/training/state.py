@@ -16,20 +16,23 @@ import jax
 from reticent.data.tokenizers import Tokenizer
 from reticent.errors import Refused
 from reticent.ledger.checkpoints import Writer
+from reticent.ledger.clip_norms import Norms
 from reticent.population import Sampler, SamplerState
 
 SHOWN, HIDDEN, SAMPLER, DATA = "model", "noise", "sampler", "data.json"
+NORMS = "clipping.json"
 TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class State:
-    """After some rounds: `params` and `optimizer` may be shown, `noise` and `sampler` may not."""
+    """After some rounds: `params`, `optimizer` and the clip `norms` may be shown, `noise` and `sampler` may not."""
 
     params: Any
     optimizer: Any
     noise: Any
     sampler: SamplerState
+    norms: Norms
 
     def replace(self, **changed: Any) -> "State":
         return dataclasses.replace(self, **changed)
@@ -39,12 +42,14 @@ class State:
         return {"params": self.params, "optimizer": self.optimizer}
 
 
-def writer_of_shown(shown: dict[str, Any], tokenizer: Tokenizer) -> Writer:
+def writer_of_shown(shown: dict[str, Any], tokenizer: Tokenizer, norms: Norms | None = None) -> Writer:
     """Writes the half that may be shown into an empty directory: with the tokenizer it is a model that can be used."""
 
     def write(folder: Path) -> None:
         _save(folder / SHOWN, shown)
         (folder / TOKENIZER).write_bytes(tokenizer.to_bytes())
+        if norms is not None:
+            (folder / NORMS).write_text(json.dumps(dataclasses.asdict(norms)))
 
     return write
 
@@ -67,7 +72,8 @@ def read(like: State, sampler: Sampler, data_digest: str, shown: Path, hidden: P
     kept = _restore(hidden / HIDDEN, _numbered(like.noise))
     noise = jax.tree.unflatten(structure, [kept.get(str(number), leaf) for number, leaf in enumerate(leaves)])
     state = sampler.from_bytes((hidden / SAMPLER).read_bytes())
-    return State(**read_shown(like.shown, shown), noise=noise, sampler=state)
+    norms = Norms(**json.loads((shown / NORMS).read_text()))
+    return State(**read_shown(like.shown, shown), noise=noise, sampler=state, norms=norms)
 
 
 def read_shown(like: dict[str, Any], shown: Path) -> dict[str, Any]:

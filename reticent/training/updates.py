@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,8 +22,8 @@ from reticent.privacy.weighting import WHOLE, user_weights
 
 CLIENTS_ON_CPU = 16
 
-Each = Callable[[Any, jax.Array], Contribution]
-"""From one client's update and its weight to what is added up: clipped, in integers."""
+Each = Callable[..., Contribution]
+"""From one client's update and its weight to what is added up: clipped, in integers (`privacy.clipping.Clipping`)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class CohortSums:
         self.store = store
         self.planted = planted
         self.work = work
-        self.each = each
+        self.measured = getattr(each, "measures", None) is not None
         self.seed = seed
         self.devices = _workers()
         self.skipping = self.devices[0].platform == "cpu"
@@ -80,24 +81,34 @@ class CohortSums:
             self.shapes = with_shape(self.shapes, shapes(planted, most=1, **work.rows)[-1])
         self.clients = CLIENTS_ON_CPU if self.skipping else _clients_at_once(model, self.shapes[-1], work)
         self._pool = ThreadPoolExecutor(len(self.devices), thread_name_prefix="cohort")
-        self._add = jax.jit(self._add_group, donate_argnums=0)
         # What is not trained is on every device once.
         self._frozen = {device: jax.device_put(model.frozen, device) for device in dict.fromkeys(self.devices)}
+        self.take(each)
 
-    def compile(self, params: Any) -> None:
+    def take(self, each: Each) -> None:
+        """Goes on with another `each`, as where the clip norm changes."""
+        self.each = each
+        # Not the method itself, which `jit` would take for the same program as before.
+        self._add = jax.jit(partial(self._add_group, each), donate_argnums=0)
+
+    def compile(self, params: Any, estimate: float | None = None) -> None:
         """Compiles everything before the first round, with nobody in the cohort."""
-        nobody = np.full(self.clients, -1)
+        nobody, tracked = np.full(self.clients, -1), _number(estimate)
         for device in dict.fromkeys(self.devices):
-            own, total = jax.device_put(params, device), self.of_nobody(params, device)
+            own, total = jax.device_put(params, device), self.of_nobody(params, device, tracked)
             for steps, batch in self.shapes:
                 tokens = np.full((self.clients, steps, batch, self.work.sequence_length + 1), -1, np.int32)
                 empty = np.zeros(self.clients, np.int32)
                 group = ClientBatches(tokens, empty, empty, empty, nobody)
-                total = self._add(total, own, self._frozen[device], tokens, self.work.weights(group))
+                total = self._add(total, own, self._frozen[device], tokens, self.work.weights(group), tracked)
             jax.block_until_ready(total)
 
-    def __call__(self, params: Any, cohort: np.ndarray, round: int) -> Contribution:
-        """The sum of what `each` makes of the members' updates, on the first device. Secret until it is noised."""
+    def __call__(self, params: Any, cohort: np.ndarray, round: int, estimate: float | None = None) -> Contribution:
+        """The sum of what `each` makes of the members' updates, on the first device. Secret until it is noised.
+
+        `estimate` is the tracked norm of adaptive clipping.
+        """
+        tracked = _number(estimate)
         seed = (self.seed << 32) + round
         how: dict[str, Any] = {"clients": self.clients, "seed": seed, **self.work.rows}
         groups = assemble_in_shapes(self.store, cohort[cohort >= 0], self.shapes, **how)
@@ -105,14 +116,16 @@ class CohortSums:
             writers = -1 - cohort[(cohort < 0) & (cohort >= -self.planted.users)]
             groups = itertools.chain(groups, assemble_in_shapes(self.planted, writers, self.shapes, **how))
         lock = threading.Lock()
-        totals = self._pool.map(lambda device: self._work_off(groups, lock, params, device), self.devices)
+        totals = self._pool.map(lambda device: self._work_off(groups, lock, params, tracked, device), self.devices)
         first, *others = (jax.device_put(total, self.devices[0]) for total in totals)
         for other in others:
             first = jax.tree.map(jnp.add, first, other)
         return first
 
-    def _work_off(self, groups: Iterator[ClientBatches], lock: threading.Lock, params: Any, device: Any) -> Any:
-        own, total = jax.device_put(params, device), self.of_nobody(params, device)
+    def _work_off(
+        self, groups: Iterator[ClientBatches], lock: threading.Lock, params: Any, estimate: Any, device: Any
+    ) -> Any:
+        own, total = jax.device_put(params, device), self.of_nobody(params, device, estimate)
         while True:
             # The device is at work on one group while the next is assembled.
             with lock:
@@ -120,25 +133,42 @@ class CohortSums:
             jax.block_until_ready(total)
             if group is None:
                 return total
-            total = self._add(total, own, self._frozen[device], group.tokens, self.work.weights(group))
+            total = self._add(total, own, self._frozen[device], group.tokens, self.work.weights(group), estimate)
 
-    def _add_group(self, total: Any, params: Any, frozen: Any, tokens: jax.Array, weights: jax.Array) -> Any:
+    def _add_group(
+        self, each: Each, total: Any, params: Any, frozen: Any, tokens: jax.Array, weights: jax.Array, estimate: Any
+    ) -> Any:
         repeated = jnp.tile(tokens, (1, self.work.epochs, 1, 1))
         sums = local_updates(
             self.model.holding(frozen),
             params,
             repeated,
             self.work.learning_rate,
-            self.each,
+            self._with(each, estimate),
             beside=(weights,),
+            measured=self.measured,
             total=True,
         )
         return jax.tree.map(jnp.add, total, sums)
 
-    def of_nobody(self, params: Any, device: Any) -> Contribution:
-        """The sum over an empty cohort, on this device."""
-        shape = jax.eval_shape(self.each, params, jax.ShapeDtypeStruct((), jnp.int32))
+    def _with(self, each: Each, estimate: Any) -> Callable[..., Contribution]:
+        more = {} if estimate is None else {"estimate": estimate}
+        if self.measured:
+            return lambda update, sums, weight: each(update, weight, sums=sums, **more)
+        return lambda update, weight: each(update, weight, **more)
+
+    def of_nobody(self, params: Any, device: Any, estimate: Any = None) -> Contribution:
+        """The sum over an empty cohort, on this device; with an `estimate` (any) where cohorts are summed with one."""
+        shape = jax.eval_shape(self._shape_of_one, params, _number(estimate))
         return jax.device_put(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape), device)
+
+    def _shape_of_one(self, params: Any, estimate: Any) -> Contribution:
+        weight = jnp.zeros((), jnp.int32)
+        sums: tuple[Any, ...] = ()
+        if self.measured:
+            rows = jnp.zeros((1, self.work.sequence_length + 1), jnp.int32)
+            sums = (self.model.loss(params, rows, None)[1],)
+        return self._with(self.each, estimate)(params, *sums, weight)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -149,6 +179,10 @@ def with_shape(found: tuple[Shape, ...], needed: Shape) -> tuple[Shape, ...]:
     if any(steps >= needed[0] and batch >= needed[1] for steps, batch in found):
         return found
     return tuple(sorted({*found, needed}, key=lambda shape: (shape[0] * shape[1], shape)))
+
+
+def _number(estimate: Any) -> np.float32 | None:
+    return None if estimate is None else np.float32(estimate)
 
 
 def _workers() -> list[Any]:
