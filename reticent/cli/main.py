@@ -16,6 +16,7 @@ from reticent.errors import Refused
 VERBS = {
     "train": ("train", "Train what a run file asks for: guarantee first, report last."),
     "deploy": ("deploy", "The same rounds on real devices, over Flower: keys, devices, server."),
+    "sweep": ("sweep", "Train a grid of runs on public or generated text, to choose hyper-parameters by."),
     "evaluate": ("use", "Accuracy and loss of a trained model on people it was not trained on."),
     "predict": ("use", "The words that a trained model thinks come next."),
     "generate": ("generate", "Text that a trained model writes after a prompt."),

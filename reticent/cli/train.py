@@ -22,6 +22,10 @@ def train(
             help="The folder for the run's secrets directory; without it $RETICENT_SECRETS, or your state folder."
         ),
     ] = None,
+    tensorboard: Annotated[str | None, typer.Option(help="A folder to write TensorBoard's event files into.")] = None,
+    wandb: Annotated[
+        str | None, typer.Option(help="A project of Weights & Biases to send the run's metrics to.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Trains, verifies what was written, writes the report, and then destroys the run's secrets."""
@@ -33,7 +37,7 @@ def train(
 
     watch = Watch(quiet=as_json)
     try:
-        result = _train(settings, directory, watch, going_on, secrets)
+        result = _train(settings, directory, [watch, *_trackers(tensorboard, wandb)], going_on, secrets)
     except KeyboardInterrupt:
         again = f"reticent train {run_file} --out {directory} --resume"
         typer.echo(f"\nStopped. Nothing that was released is lost; go on with: {again}", err=True)
@@ -44,26 +48,42 @@ def train(
         typer.echo(f"Report: {result['report']}")
 
 
-def _train(settings: Any, directory: Path, watch: Any, going_on: bool, secrets: str | None) -> dict[str, Any]:
-    if not settings.private:
-        from reticent.training.pretrain import pretrain
-
-        last = pretrain(settings, directory, callbacks=[watch], going_on=going_on, progress=watch.stage)
-        return {"directory": str(directory), "last": last}
-    from reticent.audit.attack import at_the_end
+def work_of(settings: Any) -> Any:
+    """What makes the work of a run file's algorithm."""
     from reticent.config.datacenter import ALGORITHMS as DATACENTER
-    from reticent.report import read_run
-    from reticent.training import train as run
 
     if settings.run.algorithm in DATACENTER:
         from reticent.finetune import work_of as algorithm
     else:
         from reticent.training.work import federated as algorithm
+    return algorithm
+
+
+def _trackers(tensorboard: str | None, wandb: str | None) -> list[Any]:
+    if tensorboard is None and wandb is None:
+        return []
+    from reticent.training.trackers import TensorBoard, WeightsAndBiases
+
+    found: list[Any] = [] if tensorboard is None else [TensorBoard(tensorboard)]
+    return found if wandb is None else [*found, WeightsAndBiases(wandb)]
+
+
+def _train(settings: Any, directory: Path, callbacks: list[Any], going_on: bool, secrets: str | None) -> dict[str, Any]:
+    watch = callbacks[0]
+    if not settings.private:
+        from reticent.training.pretrain import pretrain
+
+        last = pretrain(settings, directory, callbacks=callbacks, going_on=going_on, progress=watch.stage)
+        return {"directory": str(directory), "last": last}
+    from reticent.audit.attack import at_the_end
+    from reticent.report import read_run
+    from reticent.training import train as run
+
     trained = run(
         settings,
         directory,
-        work_of=algorithm,
-        callbacks=[watch],
+        work_of=work_of(settings),
+        callbacks=callbacks,
         going_on=going_on,
         secrets=secrets,
         auditor=at_the_end if settings.audit.declared else None,

@@ -18,6 +18,9 @@ def evaluate(
         str | None, typer.Option(help="A store to evaluate on; without it the people the run was evaluated on.")
     ] = None,
     users: Annotated[int | None, typer.Option(help="Users evaluated on at most.")] = None,
+    heads: Annotated[
+        bool, typer.Option("--head-words", help="Also tell how much its predictions lean on the commonest words.")
+    ] = False,
     last: Last = False,
     as_json: Json = False,
 ) -> None:
@@ -41,6 +44,10 @@ def evaluate(
         opened.check_tokenizer(trained.tokenizer, "The model's tokenizer")
         people = held_out(opened, users, trained.run_file.data.sequence_length)
     found = evaluator(trained.model, people)(trained.params) | {"rounds": trained.rounds}
+    if heads:
+        from reticent.training.head_words import head_words
+
+        found["head_words"] = head_words(trained.model, trained.params, people)
     if as_json:
         print_json(found)
         return
@@ -48,6 +55,17 @@ def evaluate(
     typer.echo(f"top-1 {found['top1']:.2%} (always the commonest word: {found['unigram_top1']:.2%})")
     typer.echo(f"top-1 of known words {found['top1_in_vocabulary']:.2%}, top-3 {found['top3']:.2%}")
     typer.echo(f"loss {found['loss']:.4f} nats, perplexity {found['perplexity']:.2f}")
+    if heads:
+        from reticent.cli.output import print_table
+
+        print_table(
+            "Predictions by how many of their ten likeliest words are among the n commonest",
+            [
+                {"n": str(head)}
+                | {str(inside): f"{count / max(1, sum(counts)):.1%}" for inside, count in enumerate(counts)}
+                for head, counts in found["head_words"].items()
+            ],
+        )
 
 
 def predict(

@@ -87,6 +87,8 @@ class Watch(Callback):
             parts.append(f"{record['clients_per_second']:.0f} people/s")
         if "training_loss" in record:
             parts.append(f"loss {record['training_loss']:.3f}")
+        if "clip_norm" in record:
+            parts.append(f"clip norm {record['clip_norm']:.3g}")
         if self.evaluation:
             parts.append(f"top-1 {self.evaluation['top1']:.2%}")
         if record.get("epsilon") is not None:
@@ -118,4 +120,5 @@ def before(facts: Record) -> list[str]:
         f"This run will give epsilon {upper(stated['epsilon'])} at delta {upper(stated['delta'])} for each "
         f"{stated['unit']}, under {stated['adjacency']} adjacency."
     )
-    return [*lines, noise, promise, *(f"  assuming that {one}" for one in stated["assumptions"])]
+    more = [facts["warning"]] if facts.get("warning") else []
+    return [*lines, noise, *more, promise, *(f"  assuming that {one}" for one in stated["assumptions"])]

@@ -27,6 +27,7 @@ from reticent.training.events import Callback, listening
 from reticent.training.rounds import Rounds
 from reticent.training.setup import Progress, Setup, prepare
 from reticent.training.state import State
+from reticent.training.swamped import warning
 from reticent.training.work import WorkOf, federated
 
 Auditor = Callable[[Path, Verdict, str | Path | None], bool]
@@ -83,6 +84,7 @@ class _Begun:
     run: RunDirectory
     rounds: Rounds
     state: State
+    warning: str | None
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def _begun(
                 # From here on the sampler's key is durable: without it a resumed run would draw other cohorts.
                 _checkpoint(setup, run, state, ())
                 rounds.compile(state)
-            yield _Begun(setup, run, rounds, state)
+            yield _Begun(setup, run, rounds, state, warning(setup, params))
     finally:
         rounds.close()
 
@@ -208,6 +210,7 @@ class _Job:
 
     def __init__(self, begun: _Begun, told: tuple[Callback, ...]) -> None:
         self.setup, self.run, self.rounds, self.state = begun.setup, begun.run, begun.rounds, begun.state
+        self.warning = begun.warning
         self.told = told
         self.every = self.setup.run_file.evaluation.every
         people = self.setup.data.people
@@ -222,7 +225,12 @@ class _Job:
         return max(self.evaluations, key=lambda one: one["top1"], default=None)
 
     def run_rounds(self) -> None:
-        facts = {**self.setup.facts(), "done": self.run.next_round, "directory": str(self.run.path)}
+        facts = {
+            **self.setup.facts(),
+            "warning": self.warning,
+            "done": self.run.next_round,
+            "directory": str(self.run.path),
+        }
         self._tell("on_start", facts)
         if self.run.finished:
             return

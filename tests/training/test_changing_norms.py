@@ -163,7 +163,7 @@ def test_killed_and_resumed_across_restarts(people_store, tmp_path):
     settings = settings_of(people_store, run={"checkpoint_every": 3}, evaluation={"every": 3})
     train(settings, tmp_path / "whole", secrets=tmp_path / "s")
     whole = read_ledger(tmp_path / "whole" / "ledger.jsonl").of_kind("release")
-    for after in (1, 2, 3, 5):
+    for after in (2, 5):
         folder = tmp_path / str(after)
         with pytest.raises(Crash):
             train(settings, folder / "run", secrets=folder / "s", files=StopAfter(after))
