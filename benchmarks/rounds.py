@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 LENGTH, BATCH = 20, 16
+MARK = "seconds of a round:"
 # name: (vocabulary, embedding, hidden, local steps)
 MODELS = {"quickstart": (2004, 32, 64, 5), "paper": (10_004, 96, 670, 16)}
 
@@ -68,7 +69,7 @@ def ours(store, model, clients, people, rounds):
             self.wait()
 
         def on_round(self, record):
-            print(time.perf_counter() - self.began, flush=True)
+            print(MARK, time.perf_counter() - self.began, flush=True)
             if record["rounds"] < rounds:
                 self.wait()
 
@@ -107,6 +108,7 @@ def theirs(store, model, clients, rounds):
             self.scores = torch.nn.Linear(embedding, vocabulary)
 
         def loss(self, tokens):
+            tokens = tokens.long()  # they make floats of all data
             states, _ = self.cell(self.embedding(tokens[:, :-1]))
             scores = self.scores(self.projection(states))
             return torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
@@ -132,7 +134,7 @@ def theirs(store, model, clients, rounds):
             return Metrics()
 
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-            print(time.perf_counter() - self.began, flush=True)
+            print(MARK, time.perf_counter() - self.began, flush=True)
             if central_iteration + 1 < rounds:
                 self.wait()
             return False, Metrics()
@@ -164,10 +166,11 @@ def in_turn(commands, rounds, environment):
         for name, process in processes.items():
             process.stdin.write("go\n")
             process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
+            # They print things of their own.
+            line = next((line for line in process.stdout if line.startswith(MARK)), None)
+            if line is None:
                 raise SystemExit(f"{name} failed")
-            seconds[name].append(float(line))
+            seconds[name].append(float(line.removeprefix(MARK)))
     for process in processes.values():
         process.wait()
     return {name: taken[1:] for name, taken in seconds.items()}

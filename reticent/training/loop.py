@@ -114,7 +114,7 @@ def _begun(
             if not run.finished:
                 # From here on the sampler's key is durable: without it a resumed run would draw other cohorts.
                 _checkpoint(setup, run, state, ())
-                rounds.compile(state)
+                rounds.compile(rounds.at(state, run.next_round))
             yield _Begun(setup, run, rounds, state, warning(setup, params))
     finally:
         rounds.close()

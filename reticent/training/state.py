@@ -72,7 +72,7 @@ def read(like: State, sampler: Sampler, data_digest: str, shown: Path, hidden: P
     kept = _restore(hidden / HIDDEN, _numbered(like.noise))
     noise = jax.tree.unflatten(structure, [kept.get(str(number), leaf) for number, leaf in enumerate(leaves)])
     state = sampler.from_bytes((hidden / SAMPLER).read_bytes())
-    norms = Norms(**json.loads((shown / NORMS).read_text()))
+    norms = Norms(**json.loads((shown / NORMS).read_text())) if (shown / NORMS).is_file() else like.norms
     return State(**read_shown(like.shown, shown), noise=noise, sampler=state, norms=norms)
 
 
