@@ -62,7 +62,7 @@ def evaluate(
             "Predictions by how many of their ten likeliest words are among the n commonest",
             [
                 {"n": str(head)}
-                | {str(inside): f"{count / max(1, sum(counts)):.1%}" for inside, count in enumerate(counts)}
+                | {str(inside): f"{count / max(1, sum(counts)):.0%}" for inside, count in enumerate(counts)}
                 for head, counts in found["head_words"].items()
             ],
         )

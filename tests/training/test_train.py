@@ -277,11 +277,17 @@ def test_what_cannot_be_is_refused_before_the_first_round(people_store, tmp_path
     assert not (tmp_path / "s").exists()
 
 
-def test_the_quickstart_is_valid():
+def test_the_examples_are_valid():
+    from pathlib import Path
+
     from reticent.config import load
 
-    settings = load("examples/quickstart.toml")
-    assert tomllib.loads(resolved(settings))["run"]["name"] == "quickstart"
+    examples = sorted(Path("examples").glob("*.toml"))
+    assert len(examples) >= 6
+    for path in examples:
+        settings = load(path)
+        assert settings.run.name == path.stem
+        assert tomllib.loads(resolved(settings))["run"]["name"] == path.stem
 
 
 def test_no_separation_between_rounds_that_a_sampler_breaks_is_stated(people_store, tmp_path, monkeypatch):
