@@ -315,7 +315,7 @@ def test_tuning_is_refused_where_it_is_not_accounted() -> None:
 @pytest.mark.parametrize(
     ("value", "digits", "shown"),
     [
-        (0.80612, 4, "0.8062"), (2.0, 4, "2"), (1.00001, 3, "1.01"), (0, 4, "0"), (math.inf, 4, "infinite"),
+        (0.80612, 4, "0.8062"), (1.0, 4, "1"), (2.0, 4, "2"), (1.00001, 3, "1.01"), (0, 4, "0"), (math.inf, 4, "infinite"),
         (None, 4, "–"), (1.23401e-7, 4, "1.235e-07"), (999.95, 4, "1000"),
     ],
 )  # fmt: skip
@@ -418,3 +418,18 @@ def test_everything_that_is_told_of_a_matrix_run() -> None:
     assert "clip_norm_inflation" not in told.details
     assert told.describe(1e-6)["adjacency_means"].startswith("two datasets are neighbours if one arises")
     assert (told.noise_multiplier, told.sensitivity, told.also_holds_for) == (4.0, sensitivity, ())
+
+
+def test_a_statement_of_a_choice_covers_the_choice() -> None:
+    from reticent.accounting.statement import SELECTION, TUNING, statement
+
+    told = statement(tuned(one_gaussian(2.0), 5), delta=1e-6, also_covered=("a vocabulary",), not_covered=("a thing",))
+    assert "All runs that the best was chosen from (a Poisson number of runs with mean 5), whole" in told.markdown()
+    assert "A vocabulary." in told.markdown()
+    assert "A thing." in told.markdown()
+    assert TUNING[1:] not in told.markdown()
+    assert SELECTION[1:] in told.markdown()
+    plain = statement(one_gaussian(2.0), delta=1e-6).markdown()
+    assert "All that training read of each user" in plain
+    assert "chosen from" not in plain
+    assert "is public" not in plain

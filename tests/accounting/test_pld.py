@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reticent.accounting.gaussian import delta_of_gaussian, epsilon_of_gaussian
 from reticent.accounting.losses import Gaussian, delta_of, epsilon_of
-from reticent.accounting.mixture import ALWAYS, binomial, losses
+from reticent.accounting.mixture import ALWAYS, binomial, loss_range, losses
 from reticent.accounting.pld import Together
 from reticent.accounting.sampled import FixedSize, Poisson
 from tests.accounting.brackets import bracket
@@ -203,3 +203,21 @@ def test_few_looks_are_enough(monkeypatch) -> None:
         looks.clear()
         epsilon_of([part], 1e-6)
         assert len(looks) <= 24
+
+
+@pytest.mark.parametrize("weights", [ALWAYS, binomial(1, 0.2), binomial(5, 0.3)])
+@pytest.mark.parametrize("noise", [0.8, 3.0])
+def test_the_range_of_losses_is_theirs(noise: float, weights: np.ndarray) -> None:
+    from scipy.stats import norm
+
+    random = np.random.default_rng(0)
+    shift = random.choice(len(weights), 400_000, p=weights / weights.sum())
+    seen = shift + noise * random.standard_normal(len(shift))
+    mixture = sum(weight * norm.pdf(seen, place, noise) for place, weight in enumerate(weights))
+    drawn = np.log(mixture / norm.pdf(seen, 0, noise))
+    deviation, largest = loss_range(noise, weights, 1e-6)
+    assert deviation == pytest.approx(drawn.std(), rel=0.015)
+    assert np.quantile(drawn, 1 - 1e-5) <= largest
+    top = len(weights) - 1 + 5.5 * noise
+    of_top = sum(weight * norm.pdf(top, place, noise) for place, weight in enumerate(weights)) / norm.pdf(top, 0, noise)
+    assert largest <= math.log(of_top)
