@@ -51,7 +51,7 @@ def bands(
         Literal["poisson", "fixed"], typer.Option(help="How a round is drawn from its group.")
     ] = "poisson",
     only: Annotated[
-        str, typer.Option(help="Numbers of bands to try, with commas between. [default: powers of two, and the most]")
+        str, typer.Option(help="Numbers of bands to try, with commas between. (default: powers of two, and the most)")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -12,7 +12,7 @@ def compare(
     directories: Annotated[list[str], typer.Argument(help="The runs' directories.", metavar="DIR DIR...")],
     delta: Annotated[
         float | None,
-        typer.Option(help="State every epsilon at this delta. [default: each at its own]", show_default=False),
+        typer.Option(help="State every epsilon at this delta. (default: each at its own)", show_default=False),
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Where to draw the runs over one another.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

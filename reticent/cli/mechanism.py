@@ -18,7 +18,7 @@ Rounds = Annotated[int, typer.Option(help="Training rounds.", show_default=False
 MinSeparation = Annotated[int, typer.Option(help="Rounds from one participation of a user to the next, at least.")]
 MaxParticipations = Annotated[
     int | None,
-    typer.Option(help="Participations of one user, at most. [default: the most that fit]", show_default=False),
+    typer.Option(help="Participations of one user, at most. (default: the most that fit)", show_default=False),
 ]
 Objective = Annotated[
     Literal["max", "rms"], typer.Option(help="The loss to minimise: of the worst round, or on average.")
@@ -69,7 +69,7 @@ def optimize(
     max_participations: MaxParticipations = None,
     buffers: Annotated[int | None, typer.Option(help="Model-sized buffers of a BLT, at most.")] = None,
     bands: Annotated[
-        int | None, typer.Option(help="Bands of a banded mechanism. [default: the min separation]")
+        int | None, typer.Option(help="Bands of a banded mechanism. (default: the min separation)")
     ] = None,
     objective: Objective = "max",
     momentum: Momentum = 0.0,
@@ -105,7 +105,7 @@ def compare(
     kinds: Annotated[
         str,
         typer.Option(
-            help="Kinds or files, with commas between; blt:3 has 3 buffers, banded:64 has 64 bands. [default: every kind]",
+            help="Kinds or files, with commas between; blt:3 has 3 buffers, banded:64 has 64 bands. (default: every kind)",
             show_default=False,
         ),
     ] = "",

@@ -25,7 +25,7 @@ Rounds = Annotated[int, typer.Option(help="Training rounds (steps).", show_defau
 MinSeparation = Annotated[int, typer.Option(help="Rounds from one participation of a user to the next, at least.")]
 MaxParticipations = Annotated[
     int | None,
-    typer.Option(help="Rounds a user takes part in, at most. [default: the most that fit]", show_default=False),
+    typer.Option(help="Rounds a user takes part in, at most. (default: the most that fit)", show_default=False),
 ]
 Delta = Annotated[
     float, typer.Option(help="Delta, a probability; the population to the power -1.1 is usual.", show_default=False)
@@ -117,7 +117,7 @@ def amplified(
     bands: Annotated[
         int | None,
         typer.Option(
-            help="Groups that take turns, and for 'banded' its bands. [default: the file's bands]", show_default=False
+            help="Groups that take turns, and for 'banded' its bands. (default: the file's bands)", show_default=False
         ),
     ] = None,
     sampling: Annotated[

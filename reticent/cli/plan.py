@@ -25,7 +25,7 @@ def plan(
     report_goal: Annotated[
         str | None,
         typer.Option(
-            help="Reports per round: 6500, or 500,1000,6500, or 500:16000 (doubling). [default: 500:16000]",
+            help="Reports per round: 6500, or 500,1000,6500, or 500:16000 (doubling). (default: 500:16000)",
             show_default=False,
         ),
     ] = None,
@@ -33,7 +33,7 @@ def plan(
         list[str] | None,
         typer.Option(
             help="Noise multiplier and report goal that a small simulation did well with, and its mechanism: 0.54:500:tree; "
-            "repeat it for other mechanisms. [default: 7:6500:tree, Gboard's]",
+            "repeat it for other mechanisms. (default: 7:6500:tree, Gboard's)",
             show_default=False,
         ),
     ] = None,
@@ -44,18 +44,18 @@ def plan(
     rho: Annotated[float | None, typer.Option(help="Target rho (zCDP) instead.", show_default=False)] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="Delta, a probability. [default: the population to the power -1.1]", show_default=False),
+        typer.Option(help="Delta, a probability. (default: the population to the power -1.1)", show_default=False),
     ] = None,
     min_separation: Annotated[
         int | None,
         typer.Option(
-            help="Rounds from one participation of a device to the next. [default: the most that the population allows]",
+            help="Rounds from one participation of a device to the next. (default: the most that the population allows)",
             show_default=False,
         ),
     ] = None,
     max_participations: Annotated[
         int | None,
-        typer.Option(help="Rounds a device takes part in, at most. [default: the most that fit]", show_default=False),
+        typer.Option(help="Rounds a device takes part in, at most. (default: the most that fit)", show_default=False),
     ] = None,
     timer_hours: Annotated[
         list[float] | None,

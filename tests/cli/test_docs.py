@@ -36,3 +36,23 @@ def test_the_python_example_runs(capsys) -> None:
     [code] = re.findall(r"```python\n(.*?)```", (DOCS / "accounting.md").read_text(), re.S)
     exec(compile(code, "accounting.md", "exec"), {})
     assert "best of a Poisson number of runs with mean 10" in capsys.readouterr().out
+
+
+def every_option() -> list[tuple[str, str]]:
+    import click
+
+    from reticent.cli.main import VERBS, load_verb
+
+    found = []
+    waiting: list[tuple[str, click.Command]] = [(verb, load_verb(verb)) for verb in VERBS]
+    while waiting:
+        name, command = waiting.pop()
+        waiting += [(f"{name} {noun}", inner) for noun, inner in getattr(command, "commands", {}).items()]
+        found += [(f"{name} {one.name}", getattr(one, "help", "") or "") for one in command.params]
+    return found
+
+
+def test_no_help_is_taken_for_markup() -> None:
+    # Square brackets with words in them are styles to the library that prints help, and would not be seen.
+    assert len(every_option()) > 100
+    assert [name for name, told in every_option() if re.search(r"\[[a-z]", told)] == []
