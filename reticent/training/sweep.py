@@ -75,8 +75,8 @@ def _split(values: str) -> list[str]:
 
 def is_public(run_file: RunFile) -> bool:
     """Whether nobody's privacy is at stake in what a run trains on, as far as can be told: text that is generated or known
-    to everybody, and pretraining, which says so of its own."""
-    return not run_file.private or run_file.data.store in GENERATED
+    to everybody."""
+    return run_file.data.store in GENERATED
 
 
 def starting_rate(run_file: RunFile, work_of: WorkOf = federated) -> float:
@@ -104,6 +104,10 @@ def points(
     keys = [axis.key for axis in axes]
     if not axes:
         raise Refused("A sweep needs at least one --grid, as in --grid clipping.norm=0.3,1,3.")
+    if not load(run_file, overrides).private:
+        raise Refused(
+            "A sweep is of runs with a ledger, which 'pretrain' has none of; train each with `reticent train`."
+        )
     if len(set(keys)) < len(keys):
         raise Refused(f"A key has one --grid; {next(key for key in keys if keys.count(key) > 1)} has several.")
     found = []
