@@ -16,7 +16,9 @@ def personalize(
     users: Annotated[int | None, typer.Option(help="People at most.", min=1)] = None,
     epochs: Annotated[int, typer.Option(help="Passes over a person's half.", min=1)] = 4,
     batch_size: Annotated[int, typer.Option(help="Rows of a step.", min=1)] = 16,
-    learning_rate: Annotated[list[float] | None, typer.Option(help="Of SGD; once or more; 0.002, 0.005 and 0.02.")] = None,
+    learning_rate: Annotated[
+        list[float] | None, typer.Option(help="Of SGD; once or more; 0.002, 0.005 and 0.02.")
+    ] = None,
     most: Annotated[int, typer.Option(help="Rows of one person used at most.", min=2)] = 64,
     last: Annotated[bool, typer.Option(help="Use the model after the last round, not the best one.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
