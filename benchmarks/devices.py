@@ -1,6 +1,6 @@
 """What a round on devices costs the server: 500 devices in a cohort, a model of 2.4 million parameters.
 
-    python benchmarks/devices.py [COHORT ...]
+    ROUNDS=2 python benchmarks/devices.py [COHORT ...]
 
 The server is this process, with the whole of it: secure aggregation, noise, ledger, model. The devices are another: each
 answers through `reticent.deploy.device` with its own directory and keys, its update random integers in place of training.
@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-ROUNDS = 2
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
 VOCABULARY = 10_000
 
 
