@@ -81,7 +81,8 @@ def _gram_and_products(
         for start in range(block * BLOCK, min((block + 1) * BLOCK, size), COLUMNS):
             end = min(start + COLUMNS, (block + 1) * BLOCK, size)
             part = np.stack([release[start:end] for release in releases]) * worth * entries[start:end]
-            signs = np.unpackbits(packed[:, (start - block * BLOCK) // 8 :], axis=1, count=end - start)
+            minus = np.unpackbits(packed[:, (start - block * BLOCK) // 8 :], axis=1, count=end - start)
             gram += part @ part.T
-            products += part @ (1.0 - 2.0 * signs).T
+            # Most of an audit's time: in float32, and with a set bit for a minus as it is.
+            products += part.sum(1)[:, None] - 2.0 * (part.astype(np.float32) @ minus.astype(np.float32).T)
     return gram, products
