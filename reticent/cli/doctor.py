@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import reticent
+from reticent.cli.cluster import joined, leaving
 from reticent.cli.output import print_json, print_table
 
 # package on the index: (extra that brings it, what it is for)
@@ -53,8 +54,24 @@ def devices() -> list[str]:
     return [f"{device.platform} {device.device_kind}" for device in jax.devices()]
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """What is installed here, what is missing, and for which verb."""
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Check a cluster: start this on all of its hosts, as `train` later.")
+    ] = False,
+    store: Annotated[
+        str | None, typer.Option(help="With --distributed: a store that every host has to see alike.")
+    ] = None,
+    coordinator: Annotated[str | None, typer.Option(help="With --distributed: HOST:PORT of process 0.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="With --distributed: this process's number, from 0.")] = None,
+    processes: Annotated[int | None, typer.Option(help="With --distributed: how many there are.")] = None,
+) -> None:
+    """What is installed here, what is missing, and for which verb; with --distributed, whether hosts can train together."""
+    cluster = joined(distributed, coordinator, process_id, processes)
+    if cluster is not None:
+        with leaving(cluster):
+            _check_cluster(cluster, store, json)
+        return
     result: dict[str, Any] = {
         "reticent": reticent.__version__,
         "python": platform.python_version(),
@@ -80,3 +97,18 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON obj
     missing = sorted({PACKAGES[p][0] for p, version in result["packages"].items() if version is None} - {""})
     if missing:
         typer.echo(f'To add what is missing: {sys.executable} -m pip install "reticent[{",".join(missing)}]"')
+
+
+def _check_cluster(cluster: Any, store: str | None, as_json: bool) -> None:
+    """Prints, on process 0, what the hosts have and how fast they reduce; refuses, on all, what would spoil a run."""
+    from reticent.training.check_cluster import check
+
+    found = check(cluster, store)
+    if not cluster.leads:
+        return
+    if as_json:
+        print_json(found)
+        return
+    print_table("Processes", found["processes"])
+    print_table("Sums over all hosts, of int32", found["reductions"])
+    typer.echo("The code, JAX, the devices" + (", the store" if store else "") + " and the clocks agree.")

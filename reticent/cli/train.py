@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reticent.cli.cluster import joined, leaving
 from reticent.cli.output import print_json
 
 
@@ -27,17 +28,35 @@ def train(
         str | None, typer.Option(help="A project of Weights & Biases to send the run's metrics to.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="One of several processes, on as many hosts: start this on each.")
+    ] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(help="HOST:PORT of process 0; without it $RETICENT_COORDINATOR or SLURM's.")
+    ] = None,
+    process_id: Annotated[
+        int | None, typer.Option(help="This process's number, from 0; without it from the environment.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="How many there are; without it from the environment.")] = None,
 ) -> None:
     """Trains, verifies what was written, writes the report, and then destroys the run's secrets."""
     from reticent.config import load
 
     settings = load(run_file, overrides or ())
+    cluster = joined(distributed, coordinator, process_id, processes)
     directory = Path(out or Path("runs") / settings.run.name)
     from reticent.cli.watch import Watch
 
     watch = Watch(quiet=as_json)
     try:
-        result = _train(settings, directory, [watch, *_trackers(tensorboard, wandb)], going_on, secrets)
+        with leaving(cluster):
+            if cluster is not None and not cluster.leads:
+                from reticent.training.distributed import follow
+
+                follow(settings, cluster, work_of=work_of(settings))
+                return
+            callbacks = [watch, *_trackers(tensorboard, wandb)]
+            result = _train(settings, directory, callbacks, going_on, secrets, cluster)
     except KeyboardInterrupt:
         again = f"reticent train {run_file} --out {directory} --resume"
         typer.echo(f"\nStopped. Nothing that was released is lost; go on with: {again}", err=True)
@@ -68,9 +87,11 @@ def _trackers(tensorboard: str | None, wandb: str | None) -> list[Any]:
     return found if wandb is None else [*found, WeightsAndBiases(wandb)]
 
 
-def _train(settings: Any, directory: Path, callbacks: list[Any], going_on: bool, secrets: str | None) -> dict[str, Any]:
+def _train(
+    settings: Any, directory: Path, callbacks: list[Any], going_on: bool, secrets: str | None, cluster: Any = None
+) -> dict[str, Any]:
     watch = callbacks[0]
-    if not settings.private:
+    if not settings.private and cluster is None:
         from reticent.training.pretrain import pretrain
 
         last = pretrain(settings, directory, callbacks=callbacks, going_on=going_on, progress=watch.stage)
@@ -88,6 +109,7 @@ def _train(settings: Any, directory: Path, callbacks: list[Any], going_on: bool,
         secrets=secrets,
         auditor=at_the_end if settings.audit.declared else None,
         progress=watch.stage,
+        cluster=cluster,
     )
     facts = read_run(trained.path, verdict=trained.verdict, secrets=secrets).facts()
     return facts | {"directory": str(directory), "report": str(trained.report)}

@@ -22,6 +22,8 @@ from reticent.ledger.verify import Verdict, verify
 from reticent.models import Model
 from reticent.models.kinds import HUGGINGFACE
 from reticent.training import state as states
+from reticent.training.cluster import Cluster
+from reticent.training.distributed import DistributedRounds, agree_on, leading
 from reticent.training.evaluation import evaluator
 from reticent.training.events import Callback, listening
 from reticent.training.rounds import Rounds
@@ -57,6 +59,7 @@ def train(
     files: Files | None = None,
     auditor: Auditor | None = None,
     progress: Progress = lambda stage, done: None,
+    cluster: Cluster | None = None,
 ) -> Trained:
     """Trains what a run file asks for into the run directory `out`, verifies it and writes its report.
 
@@ -64,12 +67,13 @@ def train(
     (`reticent.finetune.work_of` for "els", "uls" and "dpsgd"); `going_on` resumes a run where it stopped, in whatever
     instant that was; `secrets` is the folder that its secrets directory is made in, and removed from when the run is
     finished and verified; an `auditor` (`reticent.audit.attack.at_the_end`) sees the run before that, and where it finds
-    anything, the secrets stay.
+    anything, the secrets stay. With a `cluster` this process leads it; the others `follow` (`training.distributed`).
     """
     out = Path(out).absolute()
     with (
         listening(callbacks) as told,
-        _begun(run_file, out, model, work_of, going_on, secrets, files, progress) as begun,
+        leading(cluster),
+        _begun(run_file, out, model, work_of, going_on, secrets, files, progress, cluster) as begun,
     ):
         job = _Job(begun, told)
         job.run_rounds()
@@ -97,12 +101,19 @@ def _begun(
     secrets: str | Path | None,
     files: Files | None,
     progress: Progress,
+    cluster: Cluster | None,
 ) -> Iterator[_Begun]:
+    if cluster is not None:
+        agree_on(run_file, cluster, progress)
     stored, arrays = _stored(run_file, out) if going_on else (None, None)
     setup = prepare(run_file, model=model, work_of=work_of, stored=stored, arrays=arrays, progress=progress)
     progress("compiling", 0.0)
     params = first_params(setup)
-    rounds = Rounds(setup, params)
+    if cluster is None:
+        rounds = Rounds(setup, params)
+    else:
+        cluster.tell({"do": "begin", "description": dict(setup.description)}, setup.mechanism.arrays())
+        rounds = DistributedRounds(setup, params, cluster)
     try:
         first = rounds.first_state(params)
         if going_on:
@@ -110,10 +121,10 @@ def _begun(
         else:
             run, recovery = _create(setup, out, secrets, files), None
         with run:
-            state = first if recovery is None else _recovered(setup, run, rounds, first, recovery)
+            state = rounds.placed(first) if recovery is None else _recovered(setup, run, rounds, first, recovery)
             if not run.finished:
                 # From here on the sampler's key is durable: without it a resumed run would draw other cohorts.
-                _checkpoint(setup, run, state, ())
+                _checkpoint(setup, run, rounds.local(state), ())
                 rounds.compile(rounds.at(state, run.next_round))
             yield _Begun(setup, run, rounds, state, warning(setup, params))
     finally:
@@ -182,6 +193,7 @@ def _recovered(setup: Setup, run: RunDirectory, rounds: Rounds, first: State, re
         state = states.read(first, setup.sampler, digest, recovery.checkpoint.public, recovery.checkpoint.secret)
     elif recovery.replay:
         raise Refused(f"{run.path} has releases and no checkpoint; restore its checkpoints from a copy.")
+    state = rounds.placed(state)
     for replay in recovery.replay:
         state = rounds.at(state, replay.round)
         cohort, sampler = setup.cohort(state.sampler, replay.round)
@@ -243,7 +255,8 @@ class _Job:
                 or self._evaluation_is_due()
                 or done == self.setup.rounds
             ):
-                _checkpoint(self.setup, self.run, self.state, [] if self.best is None else [self.best["rounds"]])
+                state = self.rounds.local(self.state)
+                _checkpoint(self.setup, self.run, state, [] if self.best is None else [self.best["rounds"]])
             # After its checkpoint, so that a model too large to be released every round was released.
             self._evaluate_if_due()
 
@@ -283,7 +296,7 @@ class _Job:
             or done in {one["rounds"] for one in self.evaluations}
         ):
             return
-        record = {"kind": "evaluation", "round": done - 1, **self.evaluate(self.state.params)}
+        record = {"kind": "evaluation", "round": done - 1, **self.evaluate(self.rounds.params(self.state))}
         self.run.record(**record)
         self.evaluations.append({**record, "rounds": done})
         self._tell("on_evaluation", self.evaluations[-1])

@@ -43,7 +43,8 @@ class Rounds:
         self._present = setup.planted.present
         self._add_canaries = jax.jit(self._with_canaries, donate_argnums=0)
         self._key = simulation_threefry_key if run_file.privacy.random_bits == "threefry" else row_key
-        _, self._unravel = ravel_pytree(params)
+        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+        self._unravel = partial(unraveled, like=like)
         self.adaptive = is_adaptive(setup.description)
         self._take(setup.terms(run_file.clipping.norm))
 
@@ -78,6 +79,18 @@ class Rounds:
             self.setup.sampler.start(simulated),
             first_norms(self.setup.description),
         )
+
+    def placed(self, state: State) -> State:
+        """A state that was read or made here, as the rounds work on it."""
+        return state
+
+    def local(self, state: State) -> State:
+        """The state as it is stored: whole arrays on this process."""
+        return state
+
+    def params(self, state: State) -> Any:
+        """The parameters, whole, on this process."""
+        return state.params
 
     def compile(self, state: State) -> None:
         """Compiles what takes longest, before the first round."""
@@ -163,16 +176,28 @@ class Rounds:
             record |= self.setup.measures.means(payload[-len(NAMES) :], self.setup.sampler.expected_cohort)
         return record
 
-    def _serve(self, norm: float, grid: Grid, params: Any, optimizer: Any, release: jax.Array) -> tuple[Any, Any]:
+    def _gradient(self, norm: float, grid: Grid, units: jax.Array) -> jax.Array:
+        """What the server's optimiser takes for a gradient, of the part of a release that is the model's."""
         # What is released are model deltas, and a gradient points the other way.
-        of_model = release[self.setup.planted.zero_coordinates : self.setup.size]
-        average = -self.setup.estimator.average(of_model, grid)
+        average = -self.setup.estimator.average(units, grid)
         assert self.setup.run_file.clipping
-        if self.setup.run_file.clipping.normalised:
-            average = average / norm
-        step, optimizer = self.optimizer.update(self._unravel(average), optimizer, params)
+        return average / norm if self.setup.run_file.clipping.normalised else average
+
+    def _serve(self, norm: float, grid: Grid, params: Any, optimizer: Any, release: jax.Array) -> tuple[Any, Any]:
+        of_model = release[self.setup.planted.zero_coordinates : self.setup.size]
+        gradient = self._unravel(self._gradient(norm, grid, of_model))
+        step, optimizer = self.optimizer.update(gradient, optimizer, params)
         return optax.apply_updates(params, step), optimizer
 
     def close(self) -> None:
         self.sums.close()
         self._folder.cleanup()
+
+
+def unraveled(vector: Any, like: Any) -> Any:
+    """A vector as a pytree of arrays of the shapes of `like`, in their order; the inverse of `ravel_pytree`."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves]).tolist()
+    starts = [0, *ends[:-1]]
+    cut = zip(leaves, starts, ends, strict=True)
+    return jax.tree.unflatten(structure, [vector[start:end].reshape(leaf.shape) for leaf, start, end in cut])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from reticent.data.tokenizers import Tokenizer
 from reticent.errors import Refused
@@ -87,7 +88,7 @@ def read_params(like: Any, shown: Path) -> Any:
 
     item = {"params": jax.tree.map(_described, like)}
     how = ocp.checkpoint_utils.construct_restore_args(item)
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with ocp.PyTreeCheckpointer(**_alone()) as checkpointer:
         wanted = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
         return checkpointer.restore(shown / SHOWN, args=wanted)["params"]
 
@@ -100,17 +101,32 @@ def _numbered(tree: Any) -> dict[str, Any]:
 def _save(path: Path, tree: Any) -> None:
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path, tree)
+    with ocp.StandardCheckpointer(**_alone()) as checkpointer:
+        checkpointer.save(path, jax.tree.map(np.asarray, tree) if jax.process_count() > 1 else tree)
 
 
 def _restore(path: Path, like: Any) -> Any:
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
+    with ocp.StandardCheckpointer(**_alone()) as checkpointer:
         return checkpointer.restore(path, jax.tree.map(_described, like))
 
 
+def _alone() -> dict[str, Any]:
+    """Options by which one process of many reads and writes by itself: orbax would wait for the others."""
+    import orbax.checkpoint as ocp
+
+    if jax.process_count() == 1:
+        return {}
+    own = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process-{own}"
+    )
+    return {"multiprocessing_options": options}
+
+
 def _described(leaf: Any) -> Any:
+    if jax.process_count() > 1:
+        return np.empty(leaf.shape, leaf.dtype)
     here = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
