@@ -133,19 +133,23 @@ def numbered(shape: tuple[int, ...], first: jax.Array | int = 0) -> tuple[jax.Ar
     return within, leading + jnp.uint32(first)
 
 
-def from_words(key: jax.Array, shape: tuple[int, ...], words: int, function: Callable[..., Any]) -> Any:
+def from_words(
+    key: jax.Array, shape: tuple[int, ...], words: int, function: Callable[..., Any], start: ArrayLike = 0
+) -> Any:
     """`function` of `words` random uint32 for every entry of an array; the words are a power of two, at most sixteen.
 
     `key` is uint32[8]. `function` acts entry by entry, on many entries at a time, wherever they lie; it may give several
-    arrays, as a pytree.
+    arrays, as a pytree. A vector may be a piece of a longer one, from its entry `start` on: a multiple of what `VECTOR_RUN`
+    blocks cover, 128 / `words`.
     """
     if math.prod(shape) == 0:
         entry = jax.eval_shape(function, *[jnp.uint32(0)] * words)
         return jax.tree.map(lambda part: jnp.zeros(shape, part.dtype), entry)
     cover = Cover.of(shape, BLOCK_WORDS // words)
+    before = jnp.asarray(start, jnp.uint32) // np.uint32(cover.parts)
 
     def made(first: jax.Array | int, rows: int) -> Any:
-        bits = block(key, *cover.place(first, rows), jnp.uint32(0), FOR_BITS)
+        bits = block(key, *cover.place(first + before, rows), jnp.uint32(0), FOR_BITS)
         each = [bits[word::words] for word in range(words)]
         if on_one_processor():
             # It puts words in order faster than what is made of them.

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from reticent.privacy.keys import from_two_words
 
@@ -92,9 +93,9 @@ def of_words(first: jax.Array, second: jax.Array, deviation: jax.Array | float) 
 
 
 @partial(jax.jit, static_argnames="shape")
-def parted_normal(key: jax.Array, shape: tuple[int, ...], deviation: jax.Array | float) -> Parted:
-    """Independent normals of this standard deviation, at most 2^27.7."""
-    return from_two_words(key, shape, lambda first, second: of_words(first, second, deviation))  # type: ignore[return-value]
+def parted_normal(key: jax.Array, shape: tuple[int, ...], deviation: jax.Array | float, start: ArrayLike = 0) -> Parted:
+    """Independent normals of this standard deviation, at most 2^27.7; of a vector from its entry `start` on."""
+    return from_two_words(key, shape, lambda first, second: of_words(first, second, deviation), start)  # type: ignore[return-value]
 
 
 @partial(jax.jit, static_argnames="shape")
@@ -104,10 +105,10 @@ def rounded_normal(key: jax.Array, shape: tuple[int, ...], deviation: jax.Array 
 
 
 @partial(jax.jit, static_argnames="shape")
-def normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def normal(key: jax.Array, shape: tuple[int, ...], start: ArrayLike = 0) -> jax.Array:
     """Independent standard normals, float32: `rounded_normal` of the same key, divided by its deviation."""
 
     def value(first: jax.Array, second: jax.Array) -> jax.Array:
         return of_words(first, second, FINEST).whole.astype(jnp.float32) * (1 / FINEST)
 
-    return from_two_words(key, shape, value)
+    return from_two_words(key, shape, value, start)

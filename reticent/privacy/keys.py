@@ -8,12 +8,14 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from reticent.errors import Refused
 from reticent.privacy.chacha import CHACHA20, VECTOR_RUN, from_words, numbered
 from reticent.privacy.turns import in_turns
 
 ROW_KEY_BYTES = 32
+PIECE = 64
 
 
 def row_key(secret: bytes) -> jax.Array:
@@ -32,11 +34,14 @@ def _words(secret: bytes) -> jax.Array:
     return jnp.asarray(np.frombuffer(secret, "<u4"))
 
 
-def from_two_words(key: jax.Array, shape: tuple[int, ...], function: Callable[..., Any]) -> jax.Array:
-    """`function` of two random uint32 for every entry of an array, entry by entry."""
+def from_two_words(
+    key: jax.Array, shape: tuple[int, ...], function: Callable[..., Any], start: ArrayLike = 0
+) -> jax.Array:
+    """`function` of two random uint32 for every entry of an array, entry by entry; of a vector, perhaps, that is a piece of
+    a longer one, from its entry `start` on, a multiple of `PIECE`."""
     words = jax.random.key_data(key)
     if jax.random.key_impl(key) == CHACHA20:
-        return from_words(words, shape, 2, function)
+        return from_words(words, shape, 2, function, start)
     if words.shape != (2,):
         raise Refused(f"Noise is made from ChaCha20 or, in simulation, threefry keys, not from {key.dtype}.")
     if not shape:
@@ -44,7 +49,7 @@ def from_two_words(key: jax.Array, shape: tuple[int, ...], function: Callable[..
 
     def made(first: jax.Array | int, rows: int) -> Any:
         # A block of threefry is two words.
-        within, row = numbered((rows, *shape[1:]), first)
+        within, row = numbered((rows, *shape[1:]), first + jnp.asarray(start, jnp.uint32))
         return function(*jax.extend.random.threefry2x32_p.bind(words[0], words[1], row, within))
 
     entries = in_turns(made, shape[0], 2 * math.prod(shape[1:]), VECTOR_RUN)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from reticent.errors import Refused
 from reticent.mechanisms import Mechanism
@@ -51,7 +52,9 @@ def add_noise(
     `update(sums, state, key=key)` is for the next round, one of at most `rounds`, with a key of its own (`row_key`; two
     rounds with one key are not private). It is pure, to be called inside `jit`; sums and state may be donated. Every
     device makes the noise of its own shard, and the result does not depend on how many there are. At a restart the clip norm
-    and grid may change: make the transformation anew and go on with the state.
+    and grid may change: make the transformation anew and go on with the state. With `start=` the sums are a piece of one
+    long vector, from that entry on, a multiple of 64, and the state is the same piece of its state: so that the noise of a
+    vector can be made piece by piece.
 
     The privacy is that of integers round(x + N) modulo 2^32, a post-processing of x + N where N is the exact correlated
     Gaussian, up to what `gaussian` says of its density and to float32 rounding of what is taken back of earlier rows,
@@ -80,7 +83,13 @@ def add_noise(
         )
 
     def update(
-        sums: optax.Updates, state: NoiseState, params: optax.Params | None = None, *, key: jax.Array, **_: Any
+        sums: optax.Updates,
+        state: NoiseState,
+        params: optax.Params | None = None,
+        *,
+        key: jax.Array,
+        start: ArrayLike = 0,
+        **_: Any,
     ) -> tuple[optax.Updates, NoiseState]:
         del params
         _check_sums(sums)
@@ -89,7 +98,9 @@ def add_noise(
         arrays = itertools.count()
 
         def row_of(leaf: jax.Array, buffers: Any) -> tuple[jax.Array, Any]:
-            row, after = rows.step(buffers, since, _draws(key, next(arrays), leaf.shape, units), state.earlier_keys)
+            row, after = rows.step(
+                buffers, since, _draws(key, next(arrays), leaf.shape, units, start), state.earlier_keys
+            )
             return leaf + row, after
 
         made = jax.tree.map(row_of, sums, state.buffers)
@@ -130,21 +141,21 @@ def _check_sums(sums: Any) -> None:
             raise Refused(f"Noise is added to sums of int32 on the grid, not of {leaf.dtype}; see round_towards_zero.")
 
 
-def _draws(key: jax.Array, array: int, shape: tuple[int, ...], units: float) -> Draws:
+def _draws(key: jax.Array, array: int, shape: tuple[int, ...], units: float, start: ArrayLike) -> Draws:
     """The Gaussians of the array with this number. Every array and every draw has a key of its own."""
 
     def key_of(row_key: jax.Array, draw: jax.Array | int) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(row_key, draw), array)
 
     def first(row_key: jax.Array, weight: jax.Array | float) -> Parted:
-        return parted_normal(key_of(row_key, 0), shape, weight * units)
+        return parted_normal(key_of(row_key, 0), shape, weight * units, start)
 
     def before(stored: jax.Array, weight: float) -> jax.Array:
         row_key = jax.random.wrap_key_data(stored[: _words(key)], impl=jax.random.key_impl(key))
         drawn = first(row_key, weight)
         return (drawn.whole.astype(jnp.float32) + drawn.below) * (1 / (weight * units) if units else 0.0)
 
-    return Draws(units, partial(first, key), lambda draw: normal(key_of(key, draw), shape), before)
+    return Draws(units, partial(first, key), lambda draw: normal(key_of(key, draw), shape, start), before)
 
 
 def _words(key: jax.Array) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -23,6 +24,7 @@ from reticent.errors import Refused
 from reticent.models import Model
 from reticent.privacy.chacha import CHACHA20
 from reticent.privacy.clipping import Contribution
+from reticent.privacy.noise import NoiseState
 from reticent.training.cluster import Cluster, Died, machine_facts
 from reticent.training.placing import HOST, Layout
 from reticent.training.rounds import Rounds, unraveled
@@ -262,7 +264,7 @@ class DistributedRounds(Rounds):
             key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
         else:
             key = jax.random.wrap_key_data(words, impl=CHACHA20)
-        release, noise = self.mechanism.update(sums, noise, key=key)
+        release, noise = noised_in_pieces(self.mechanism, self.layout, sums, noise, key)
         filled = jax.lax.broadcasted_iota(jnp.uint32, release.shape, 0) >= self.layout.size
         return jnp.where(filled, 0, release), noise
 
@@ -274,8 +276,6 @@ class DistributedRounds(Rounds):
         return units, noise
 
     def _serve(self, params: jax.Array, optimizer: Any, release: jax.Array) -> tuple[jax.Array, Any]:
-        import optax
-
         step, optimizer = self.optimizer.update(self._gradient(release), optimizer, params)
         return optax.apply_updates(params, step), optimizer
 
@@ -316,6 +316,52 @@ class DistributedRounds(Rounds):
             optimizer,
             jax.eval_shape(self.optimizer.init, self._tree),
         )
+
+
+def noised_in_pieces(
+    mechanism: optax.GradientTransformationExtraArgs, layout: Layout, sums: jax.Array, noise: NoiseState, key: jax.Array
+) -> tuple[jax.Array, NoiseState]:
+    """The release and the state after it; every device works on its own part of the vectors, piece after piece and in
+    place, so that beside them it holds little more than a piece."""
+    words, generator = jax.random.key_data(key), jax.random.key_impl(key)
+    cut = {name: layout.shardings(tree) for name, tree in (("sums", sums), ("noise", noise))}
+    specs = jax.tree.map(lambda sharding: sharding.spec, cut)
+
+    def on_device(sums: jax.Array, noise: NoiseState, words: jax.Array) -> tuple[jax.Array, NoiseState]:
+        part = sums.shape[0]
+        begins = layout.number_of_part() * np.uint32(part)
+        key = jax.random.wrap_key_data(words, impl=generator)
+        along = jax.tree.map(lambda leaf: leaf.ndim > 0 and leaf.shape[-1] == part, noise.buffers)
+
+        def piece(number: jax.Array, so_far: tuple[jax.Array, NoiseState]) -> tuple[jax.Array, NoiseState]:
+            sums, state = so_far
+            at = number * layout.piece
+
+            def taken(leaf: jax.Array, cut: bool) -> jax.Array:
+                return jax.lax.dynamic_slice_in_dim(leaf, at, layout.piece, -1) if cut else leaf
+
+            def put(leaf: jax.Array, new: jax.Array, cut: bool) -> jax.Array:
+                return jax.lax.dynamic_update_slice_in_dim(leaf, new, at, -1) if cut else new
+
+            def worked(summed: jax.Array, before: NoiseState) -> tuple[jax.Array, NoiseState]:
+                return mechanism.update(summed, before, key=key, start=begins + at.astype(jnp.uint32))
+
+            # Every piece is of the same round: round and keys are those before it. The condition always holds; it keeps what
+            # is read apart from what is written, where the compiler would otherwise copy whole vectors.
+            before = noise._replace(buffers=jax.tree.map(taken, state.buffers, along))
+            made, after = jax.lax.cond(at < part, worked, lambda *same: same, taken(sums, True), before)
+            return put(sums, made, True), after._replace(buffers=jax.tree.map(put, state.buffers, after.buffers, along))
+
+        return jax.lax.fori_loop(0, part // layout.piece, piece, (sums, noise))
+
+    made = jax.shard_map(
+        on_device,
+        mesh=layout.mesh,
+        in_specs=(specs["sums"], specs["noise"], layout.whole.spec),
+        out_specs=(specs["sums"], specs["noise"]),
+        check_vma=False,
+    )
+    return made(sums, noise, words)
 
 
 def follow(

@@ -9,13 +9,17 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from reticent.errors import Refused
+from reticent.privacy import keys as noise_keys
 
-# A device makes the noise of its own part alone where the part is a multiple of this (`privacy.chacha`).
-UNIT = 64
+# A piece of a vector has its noise made alone where it begins at a multiple of this.
+UNIT = noise_keys.PIECE
+# Entries that a device makes the noise of at a time.
+PIECE = 2**20
 # Entries that are on their way at a time.
 AT_ONCE = 2**24
 
@@ -35,7 +39,11 @@ class Layout:
         self.locals = self.devices // self.hosts
         self.mesh = Mesh(np.array(devices).reshape(self.hosts, self.locals), (HOST, LOCAL))
         self.size = size
-        self.padded = -(-size // (UNIT * self.devices)) * UNIT * self.devices
+        part = -(-size // self.devices)
+        pieces = -(-part // PIECE)
+        # What a device works on at a time.
+        self.piece = -(-part // (pieces * UNIT)) * UNIT
+        self.padded = self.piece * pieces * self.devices
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         # What every host sums by itself, one row of each; a device then has all rows of its column.
         self.rows = NamedSharding(self.mesh, PartitionSpec(HOST, LOCAL))
@@ -49,6 +57,11 @@ class Layout:
     def shardings(self, tree: Any) -> Any:
         """`sharding` of every array of a pytree."""
         return jax.tree.map(lambda leaf: self.sharding(leaf.shape), tree)
+
+    def number_of_part(self) -> jax.Array:
+        """Which part of a vector this device has, within a `shard_map` over the mesh."""
+        number = jax.lax.axis_index(LOCAL) * self.hosts + jax.lax.axis_index(HOST)
+        return number.astype(jnp.uint32)
 
     def row(self, vector: jax.Array) -> jax.Array:
         """The global array of a vector of each host, cut among its devices."""
