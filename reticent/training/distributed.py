@@ -101,7 +101,11 @@ class DistributedRounds(Rounds):
         self._extra = extra
         self._noise_sharding = of["noise"]
         self._row = jax.jit(lambda units: jnp.pad(ravel_pytree(units)[0], (0, self.layout.padded - self.layout.size)))
-        self._sum_rows = jax.jit(self._add_rows, in_shardings=(rows, extra), out_shardings=(one, whole))
+        self._sum_rows = jax.jit(
+            lambda rows, beside: (added(self.layout, rows), beside.sum(0, dtype=jnp.int32)),
+            in_shardings=(rows, extra),
+            out_shardings=(one, whole),
+        )
         self._noised = jax.jit(
             self._make_noise,
             in_shardings=((one, whole), of["noise"], whole),
@@ -243,9 +247,6 @@ class DistributedRounds(Rounds):
         beside = jax.make_array_from_process_local_data(self._extra, rest, (self.layout.hosts, 2))
         return self._sum_rows(self.layout.row(self._row(mine.units)), beside)
 
-    def _add_rows(self, rows: jax.Array, beside: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return rows.sum(0, dtype=jnp.int32), beside.sum(0, dtype=jnp.int32)
-
     def _nothing(self) -> Any:
         one, whole = self.layout.sharding((self.layout.padded,)), self.layout.whole
         made = jax.jit(
@@ -316,6 +317,18 @@ class DistributedRounds(Rounds):
             optimizer,
             jax.eval_shape(self.optimizer.init, self._tree),
         )
+
+
+def added(layout: Layout, rows: jax.Array) -> jax.Array:
+    """The sum of the hosts' vectors, each device getting its part of it and no more."""
+    add = jax.shard_map(
+        lambda mine: jax.lax.psum_scatter(mine[0], HOST, tiled=True),
+        mesh=layout.mesh,
+        in_specs=layout.rows.spec,
+        out_specs=layout.sharding((layout.padded,)).spec,
+        check_vma=False,
+    )
+    return add(rows)
 
 
 def noised_in_pieces(

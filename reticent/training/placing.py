@@ -27,14 +27,16 @@ HOST, LOCAL = "host", "local"
 
 
 class Layout:
-    """The places of vectors of `size` entries, filled up to `padded`. All processes make it alike."""
+    """The places of vectors of `size` entries, filled up to `padded`. All processes make it alike.
 
-    def __init__(self, size: int) -> None:
+    `hosts` other than the processes there are is for looking at the programs of a cluster without having it.
+    """
+
+    def __init__(self, size: int, hosts: int | None = None) -> None:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        self.hosts, self.devices = jax.process_count(), len(devices)
-        if self.devices % self.hosts or any(
-            device.process_index != place // (self.devices // self.hosts) for place, device in enumerate(devices)
-        ):
+        self.hosts, self.devices = hosts or jax.process_count(), len(devices)
+        each, uneven = divmod(self.devices, self.hosts)
+        if uneven or (hosts is None and any(device.process_index != at // each for at, device in enumerate(devices))):
             raise Refused("The processes have different numbers of devices; give each the same.")
         self.locals = self.devices // self.hosts
         self.mesh = Mesh(np.array(devices).reshape(self.hosts, self.locals), (HOST, LOCAL))
