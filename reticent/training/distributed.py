@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from reticent.config import RunFile, resolved
 from reticent.errors import Refused
+from reticent.ledger.clip_norms import first_norms
 from reticent.models import Model
 from reticent.privacy.chacha import CHACHA20
 from reticent.privacy.clipping import Contribution
@@ -84,6 +85,11 @@ class DistributedRounds(Rounds):
     """
 
     def __init__(self, setup: Setup, params: Any, cluster: Cluster) -> None:
+        if "clip_norms" in setup.description or setup.measures is not None:
+            raise Refused(
+                "Clip norms that change, and metrics of those trained on, are made in one process; leave them out to train "
+                "distributed."
+            )
         super().__init__(setup, params)
         self.cluster = cluster
         self.layout = Layout(setup.size)
@@ -113,7 +119,7 @@ class DistributedRounds(Rounds):
             donate_argnums=(0, 1),
         )
         self._served = jax.jit(
-            self._serve,
+            self._served_in_parts,
             in_shardings=(one, of["optimizer"], one),
             out_shardings=(one, of["optimizer"]),
             donate_argnums=(0, 1),
@@ -128,10 +134,15 @@ class DistributedRounds(Rounds):
         simulated = self.setup.run_file.run.simulated_row_seed
         noise = jax.eval_shape(self.mechanism.init, jax.ShapeDtypeStruct((self.layout.size,), jnp.int32))
         start = self.setup.sampler.start(simulated)
-        return State(params, jax.eval_shape(self.optimizer.init, self._tree), noise, start)
+        optimizer = jax.eval_shape(self.optimizer.init, self._tree)
+        return State(params, optimizer, noise, start, first_norms(self.setup.description))
 
     def placed(self, state: State) -> State:
-        fresh = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves((state.optimizer, state.noise)))
+        # Of a state that was read, arrays without entries are not stored, and are shapes still.
+        kept = [leaf for leaf in jax.tree.leaves(state.noise) if leaf.size]
+        fresh = all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in kept)
+        if not fresh and any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in kept):
+            raise Refused("The state that was stored lacks a part of the noise; restore its checkpoint from a copy.")
         self.cluster.tell({"do": "place", "fresh": fresh})
         return state.replace(**self._placed(state, fresh))
 
@@ -276,8 +287,10 @@ class DistributedRounds(Rounds):
         self._released = (digest_of(units), release)
         return units, noise
 
-    def _serve(self, params: jax.Array, optimizer: Any, release: jax.Array) -> tuple[jax.Array, Any]:
-        step, optimizer = self.optimizer.update(self._gradient(release), optimizer, params)
+    def _served_in_parts(self, params: jax.Array, optimizer: Any, release: jax.Array) -> tuple[jax.Array, Any]:
+        step, optimizer = self.optimizer.update(
+            self._gradient(self.terms.clipping.norm, self.terms.grid, release), optimizer, params
+        )
         return optax.apply_updates(params, step), optimizer
 
     def _served_of(

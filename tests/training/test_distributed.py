@@ -255,6 +255,18 @@ def test_another_release_than_the_one_written_is_seen(people_store, monkeypatch)
         total = rounds.sum_of(state, np.arange(5), 0)
         release, noise = rounds.noised(total, state.noise, bytes(32))
         served = rounds.served(state.replace(noise=noise), release)
+        stored = rounds.local(served)
+        # As a state comes back from its checkpoint: what has no entries was not kept.
+        read = [
+            leaf if leaf.size else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            for leaf in jax.tree.leaves(stored.noise)
+        ]
+        read = stored.replace(noise=jax.tree.unflatten(jax.tree.structure(stored.noise), read))
+        again = rounds.local(rounds.placed(read))
+        for part in ("params", "optimizer", "noise"):
+            for one, other in zip(*(jax.tree.leaves(getattr(kept, part)) for kept in (stored, again)), strict=True):
+                np.testing.assert_array_equal(one, other)
+        assert any(np.any(leaf) for leaf in jax.tree.leaves(again.noise.buffers))
         monkeypatch.setattr(Cluster, "gather", lambda self, record: [record, {"digest": "0" * 64}])
         with pytest.raises(Refused, match="Process 1 holds another release"):
             rounds.served(served, release + 1)
