@@ -1,5 +1,6 @@
 """`reticent deploy`: the rounds of a run file on real devices, over Flower."""
 
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,6 +148,8 @@ def serve(
     """Starts the server, lets in the devices whose keys are there, and runs the app to its end, or goes on with it."""
     from reticent.deploy.federation import Server
 
+    _end_as_if_interrupted()
+
     config = {"registry": str((keys / "server" / "registry.json").absolute())}
     config |= {} if out is None else {"out": str(out.absolute())}
     config |= {} if secrets is None else {"secrets": str(secrets.absolute())}
@@ -172,6 +175,8 @@ def start(
     """Runs devices until they are interrupted."""
     from reticent.deploy.federation import run_nodes
 
+    _end_as_if_interrupted()
+
     try:
         run_nodes(directories, server, typer.echo, poll=poll)
     except KeyboardInterrupt:
@@ -191,6 +196,8 @@ def up(
     from reticent.config import load
     from reticent.deploy.local import LocalFederation
 
+    _end_as_if_interrupted()
+
     settings = load(run_file, overrides or ())
     directory = out or Path("runs") / f"{settings.run.name}-devices"
     with stages() as progress:
@@ -207,6 +214,11 @@ def up(
     if not done:
         raise typer.Exit(1)
     typer.echo(f"Report: {federation.run_directory / 'report.html'}")
+
+
+def _end_as_if_interrupted() -> None:
+    """A SIGTERM, too, ends what was started, and not this program alone."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _say(line: str) -> None:
