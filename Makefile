@@ -58,6 +58,11 @@ test-all: $(VENV)/.peers check wheel
 bench: $(VENV)/.peers
 	$(BIN)/python benchmarks/mechanisms.py
 
+# The guide, into site/.
+docs: $(VENV)/.test
+	$(PIP) -e ".[train,data,devices,test,docs]"
+	$(BIN)/mkdocs build --quiet
+
 # Resolves all extras anew and pins what came out.
 lock:
 	rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
