@@ -22,9 +22,7 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """All fenced blocks of a page, in order."""
     text = page.read_text()
-    return [
-        Block(found[1], found[2], text[: found.start()].count("\n") + 1) for found in FENCE.finditer(text)
-    ]
+    return [Block(found[1], found[2], text[: found.start()].count("\n") + 1) for found in FENCE.finditer(text)]
 
 
 def commands(block: Block) -> list[list[str]]:
