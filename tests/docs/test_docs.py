@@ -60,7 +60,8 @@ def check_command(words: list[str], where: str) -> None:
     try:
         command.make_context(command.name, list(words))
     except click.UsageError as error:
-        assert "does not exist" in error.format_message(), f"{where}: {error.format_message()}"
+        if "does not exist" not in error.format_message():
+            raise AssertionError(f"{where}: {error.format_message()}") from None
 
 
 def test_a_command_that_is_not_there_is_noticed() -> None:
