@@ -52,6 +52,8 @@ def _descend(
 
     results = []
     for start in starts:
+        if not np.isfinite(loss(start)[0]):
+            continue  # grown from an optimum at the edge of floating point, where one more buffer cannot help
         found = minimise(loss, start, history=20, max_steps=300, rest_change=tolerance, rest_steps=5)
         results.append((loss(found)[0], found))
     return min(results, key=lambda result: result[0], default=(np.inf, starts[0]))

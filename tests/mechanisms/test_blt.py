@@ -160,3 +160,17 @@ def test_momentum_is_optimised_for():
 def test_what_is_no_blt_is_refused(decays, scales, word):
     with pytest.raises(Refused, match=word):
         BLT(decays, scales)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 7, 10, 20, 80, 200])
+def test_any_short_separation_has_a_blt(rounds: int) -> None:
+    for separation in range(1, min(rounds, 4) + 1):
+        participation = Participation(rounds, separation)
+        for objective in ("max", "rms"):
+            losses = [
+                getattr(make("blt", participation, objective, size=buffers), f"{objective}_loss")(participation)
+                for buffers in (1, 2, 4)
+            ]
+            assert np.isfinite(losses).all()
+            assert losses[2] <= losses[1] * (1 + 1e-4)
+            assert losses[1] <= losses[0] * (1 + 1e-4)
