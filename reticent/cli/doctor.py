@@ -109,6 +109,6 @@ def _check_cluster(cluster: Any, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    print_table("Processes", found["processes"])
-    print_table("Sums over all hosts, of int32", found["reductions"])
+    for title, rows in (("Processes", "processes"), ("Sums over all hosts, of int32", "reductions")):
+        print_table(title, [{name: str(value) for name, value in row.items()} for row in found[rows]])
     typer.echo("The code, JAX, the devices" + (", the store" if store else "") + " and the clocks agree.")

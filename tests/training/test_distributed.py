@@ -272,3 +272,19 @@ def test_another_release_than_the_one_written_is_seen(people_store, monkeypatch)
             rounds.served(served, release + 1)
     finally:
         rounds.close()
+
+
+def test_the_doctor_checks_a_cluster(people_store, tmp_path, capsys):
+    from reticent.cli.main import main
+
+    alone = ["doctor", "--distributed", "--processes", "1", "--process-id", "0"]
+    with pytest.raises(SystemExit) as ended:
+        main([*alone, "--store", str(people_store.path)])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "16,777,216" in said
+    assert "the store and the clocks agree" in said
+    with pytest.raises(SystemExit) as ended:
+        main([*alone, "--store", str(tmp_path / "nowhere")])
+    assert ended.value.code == 2
+    assert "Process 0: the store cannot be read there" in capsys.readouterr().err
