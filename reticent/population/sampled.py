@@ -56,12 +56,12 @@ class FixedSize(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_most(self)
         whole("report_goal", self.report_goal)
         if self.report_goal > self.population:
             raise Refused(
                 f"A cohort of {self.report_goal} cannot be drawn from {self.population} users; lower report_goal."
             )
+        at_most(self)
 
     @property
     def event(self) -> dict[str, Any]:

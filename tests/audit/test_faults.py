@@ -29,7 +29,7 @@ SOUND = {
 KINDS = [{"kind": "blt", "buffers": 2}, {"kind": "tree", "buffers": None}, {"kind": "independent", "buffers": None}]
 
 
-@pytest.mark.parametrize("number", [*range(3), *(pytest.param(one, marks=pytest.mark.full) for one in range(3, 20))])
+@pytest.mark.parametrize("number", [0, *(pytest.param(one, marks=pytest.mark.full) for one in range(1, 20))])
 def test_a_sound_run_stands(people_store, tmp_path, number):
     outcome, made = audited(people_store.path, tmp_path, mechanism=KINDS[number % 3], run={"seed": number})
     assert outcome.verdict.holds

@@ -251,8 +251,7 @@ def test_the_norm_of_a_sum_changes_by_one_clip_norm_at_most(people_store):
     cohort = np.arange(8)
     for how in (Together(setup.model, clipping), Single(setup.model, clipping)):
         sums = setup.work.sums(setup, None)
-        sums.how, sums._add = how, jax.jit(how.add)
-        sums._contribution = jax.jit(how.contribution)
+        sums.how, sums._contribution = how, jax.jit(how.contribution)
 
         def vector(cohort, sums=sums):
             units = jax.tree.leaves(sums(params, cohort, 2).units)

@@ -42,7 +42,7 @@ def compiled_once(tmp_path_factory):
     jax.config.update("jax_compilation_cache_dir", None)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def without_pictures():
     """Reports without their plots, which take longer than these runs; tests/report draws them."""
     from reticent.report import page

@@ -82,7 +82,9 @@ def test_an_export_holds_the_parameters_and_the_statement(run, tmp_path):
     stored = load_file(tmp_path / "out" / "model.safetensors")
     for name, array in named(trained.params).items():
         np.testing.assert_array_equal(stored[name], array)
-    assert {path.name for path in files} == {"model.safetensors", "tokenizer.json", "config.json", "README.md"}
+    assert {path.name for path in files} == {
+        "model.safetensors", "tokenizer.json", "config.json", "README.md", "privacy.json",
+    }  # fmt: skip
     card = (tmp_path / "out" / "README.md").read_text()
     assert "Privacy statement of small" in card
     assert "epsilon" in card
