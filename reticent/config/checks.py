@@ -35,6 +35,7 @@ def check(run_file: RunFile) -> None:
 
 
 def problems(run_file: RunFile) -> Iterator[str]:
+    """What does not hold between the tables of a run file, each as one sentence."""
     yield from _tables(run_file)
     yield from _model(run_file)
     yield from _server(run_file)

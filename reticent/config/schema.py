@@ -25,6 +25,8 @@ Rounds = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
 class Table(BaseModel):
+    """A table of the run file: immutable, its keys known, its values of the type they state."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 

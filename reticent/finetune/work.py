@@ -1,5 +1,6 @@
 """The work of `els`, `uls` and `dpsgd`: what is drawn, for whom the guarantee is, and how it is summed."""
 
+import abc
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -51,9 +52,9 @@ class _Datacenter(Work):
         self._draw()
         self.rows = None if stored is None else stored.get("micro_batch")
 
+    @abc.abstractmethod
     def _draw(self) -> None:
         """Sets `sampler` and `source`."""
-        raise NotImplementedError
 
     @property
     def together(self) -> bool:

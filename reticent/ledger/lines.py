@@ -31,6 +31,7 @@ def canonical(value: Any) -> bytes:
 
 
 def digest(content: bytes | memoryview) -> str:
+    """The SHA-256 of these bytes, in hexadecimal: the one digest that ledgers use."""
     return hashlib.sha256(content).hexdigest()
 
 

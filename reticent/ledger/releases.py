@@ -13,6 +13,7 @@ FORMAT = b"reticent release 1"
 
 
 def release_path(releases: Path, round: int) -> Path:
+    """The file of this round in the folder of releases."""
     return releases / f"{round:08d}.release"
 
 

@@ -380,4 +380,5 @@ class RunDirectory:
 
 
 def burnt_body(round: int, attempt: int, reason: str) -> dict[str, Any]:
+    """The line of a row that was spent for nothing."""
     return {"kind": "burnt", "round": round, "attempt": attempt, "reason": reason}

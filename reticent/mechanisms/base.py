@@ -240,4 +240,5 @@ def _product(left: np.ndarray, right: np.ndarray, length: int) -> np.ndarray:
 
 
 def all_finite(*values: float) -> bool:
+    """Whether none of these is an infinity or NaN."""
     return all(math.isfinite(value) for value in values)

@@ -129,6 +129,7 @@ class ShuffledShards(Sampler):
 
 
 def check_cohort(report_goal: int, population: int) -> None:
+    """Refuses a cohort larger than the population."""
     whole("report_goal", report_goal)
     if report_goal > population:
         raise Refused(f"A cohort of {report_goal} cannot be filled from {population} users; lower report_goal.")

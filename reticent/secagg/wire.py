@@ -21,6 +21,8 @@ _SIGNED = b"reticent.secagg.1 message "
 
 
 class Kind(IntEnum):
+    """What a message is, by its first byte after the magic; clients and server take turns."""
+
     ADVERT = 1
     ROSTER = 2
     SHARES = 3
@@ -77,10 +79,12 @@ def read_client_message(data: bytes, kind: Kind, round_digest: bytes) -> tuple[s
 
 
 def server_message(kind: Kind, round_digest: bytes, *body: bytes) -> bytes:
+    """A message of the server, bound to its round; the inverse of `open_server_message`."""
     return b"".join([MAGIC, bytes([kind]), round_digest, *body])
 
 
 def open_server_message(data: bytes, kind: Kind, round_digest: bytes) -> "Reader":
+    """What a message of the server holds; a Fault for one of another kind or round."""
     _check_head(data, kind, round_digest, SERVER)
     return Reader(memoryview(data)[_HEAD:], SERVER, kind)
 
@@ -133,6 +137,7 @@ class Reader:
 
 
 def number(value: int) -> bytes:
+    """A number below 2^32 in four bytes."""
     return struct.pack(">I", value)
 
 
